@@ -1,0 +1,23 @@
+"""Hybrid dynamical systems in JAX: simulated, and differentiated exactly."""
+
+import importlib.metadata
+
+from ._automaton import (
+    HybridAutomaton as HybridAutomaton,
+    ModalState as ModalState,
+    Transition as Transition,
+)
+from ._errors import SimulationError as SimulationError
+from ._event_selected import EventSelectedSystem as EventSelectedSystem
+from ._locate import Locate as Locate
+from ._results import RESULTS as RESULTS
+from ._saltation import saltation_matrix as saltation_matrix
+from ._simulate import simulate as simulate
+from ._solution import EventLog as EventLog, Solution as Solution
+from ._system import (
+    AbstractHybridSystem as AbstractHybridSystem,
+    UNWATCHED as UNWATCHED,
+)
+
+
+__version__ = importlib.metadata.version("hybridjax")

@@ -1,0 +1,133 @@
+"""The simulation as a differentiable function: from inputs to a tape.
+
+The loop of `_loop.py` computes the tape; its derivative replays the tape
+(`_replay.py`). The states on the tape are then differentiable, and whatever is made of
+them (saved values, event times) is plain JAX.
+"""
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool
+
+from ._corner import corner_outcome, same_outcome
+from ._errors import raise_if
+from ._flat import FlatSystem
+from ._loop import run, Settings
+from ._replay import Inputs, push, Recording
+from ._step import stop_gradient, with_gradients
+from ._tape import Tape
+
+
+@eqx.filter_custom_jvp
+def tape_of(
+    system: FlatSystem,
+    x0,
+    t0_shift,
+    t1_shift,
+    *,
+    t0,
+    t1,
+    mode0,
+    settings: Settings,
+    throw: bool,
+) -> Tape:
+    """Simulates from `(t0, x0, mode0)` to `t1`.
+
+    `t0_shift` and `t1_shift` are zero in value; their tangents are those of `t0` and
+    `t1`, which themselves carry none.
+    """
+    del t0_shift, t1_shift, throw
+    return run(system, t0, t1, x0, mode0, settings)
+
+
+@tape_of.def_jvp
+def _tape_jvp(primals, tangents, **kwargs):
+    system = primals[0]
+    tape = tape_of(*primals, **kwargs)
+    continuous = ~_discontinuous(system, tape)
+    transversal = ~jnp.any(_exists(tape) & (tape.event >= 0) & (tape.rate == 0))
+    if kwargs["throw"]:
+        bad = tape.successful & ~(continuous & transversal)
+        num_rows = raise_if(tape.num_rows, bad, None, lambda _: _NO_DERIVATIVE)
+        tape = eqx.tree_at(lambda t: t.num_rows, tape, num_rows)
+    recording = Recording(
+        system=system,
+        tape=tape,
+        differentiable=tape.successful & continuous & transversal,
+        solver=with_gradients(kwargs["settings"].solver),
+    )
+    out = push(Inputs(*tangents), stop_gradient(recording))
+    t_tape = jtu.tree_map(lambda _: None, tape)
+    t_tape = eqx.tree_at(
+        lambda t: (t.x, t.x_pre, t.x_end, t.t_event),
+        t_tape,
+        (out.x, out.x_pre, out.x_end, out.t_event),
+        is_leaf=lambda leaf: leaf is None,
+    )
+    return tape, t_tape
+
+
+_NO_DERIVATIVE = (
+    "The derivative of this simulation does not exist: either the outcome of several "
+    "events in one instant depends on their order, so that the flow is discontinuous "
+    "there (`hj.b_derivative` tells), or a guard comes to rest where it is zero. "
+    "Perturb the inputs, or pass `throw=False` to get NaN instead."
+)
+
+
+def _exists(tape: Tape):
+    return jnp.arange(tape.event.shape[0]) < tape.num_rows
+
+
+def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
+    """Does the outcome of some instant with several events depend on their order?
+
+    Tried are each guard first, and the reverse order.
+    """
+    n_guards = system.n_guards
+    if n_guards < 2:
+        return jnp.asarray(False)
+    event = _exists(tape) & (tape.event >= 0)
+    inner = jnp.concatenate(
+        [jnp.zeros((1,), bool), event[1:] & event[:-1] & (tape.dt[1:] == 0)]
+    )
+    leads = event & ~inner & jnp.roll(inner, -1)
+    ascending = jnp.arange(n_guards, dtype=jnp.int32)
+
+    def differs(i):
+        at = lambda buffer: lax.dynamic_index_in_dim(buffer, i, keepdims=False)
+        t, x, mode = at(tape.t) + at(tape.dt), at(tape.x_pre), jtu.tree_map(at, tape.mode)
+
+        def outcome(priority):
+            return corner_outcome(
+                system, t, x, mode, priority, tape.corner_tol, at(leads)
+            )
+
+        reference = outcome(ascending)
+
+        def try_one(k, differs):
+            rotated = jnp.mod(ascending - k, n_guards)
+            priority = jnp.where(k < n_guards, rotated, n_guards - ascending)
+            other = outcome(priority.astype(jnp.int32))
+            return differs | ~same_outcome(*reference, *other)
+
+        return at(leads) & lax.fori_loop(1, n_guards + 1, try_one, jnp.asarray(False))
+
+    def any_differs():
+        def body(carry):
+            i, found = carry
+            found = found | lax.cond(
+                eqxi.unvmap_any(leads[i]), lambda: differs(i), lambda: jnp.asarray(False)
+            )
+            return i + 1, found
+
+        num_rows = eqxi.unvmap_max(tape.num_rows)
+        init = (jnp.asarray(0, jnp.int32), jnp.asarray(False))
+        return lax.while_loop(lambda c: c[0] < num_rows, body, init)[1]
+
+    return lax.cond(
+        eqxi.unvmap_any(leads.any()), any_differs, lambda: jnp.asarray(False)
+    )

@@ -1,0 +1,166 @@
+"""Where guards cross zero within one step, by cubics that are checked.
+
+A guard over a step is a function g(s), s in [0, 1]. From its values and rates at both
+ends comes a cubic H. At a few interior points g itself is evaluated: the error of H is
+estimated by `E * w(s)` with `w(s) = 16 s² (1 - s)²`, which is the shape that the error
+of Hermite interpolation has. Whatever is said about g is said only if it holds for all
+functions that near H; otherwise the step must be shortened. See `docs/semantics.md`.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+
+# Where g is compared with H. Neither equidistant nor symmetric, so that a guard that
+# oscillates within the step does not hide between them.
+CHECK_POINTS = (0.13, 0.36, 0.59, 0.87)
+
+# Where "g > 0" is decided, besides the extrema of H.
+_GRID = np.arange(1, 9) / 8
+
+# How much larger than estimated the error of H may be: in value, and in slope.
+# max |w'| is 3.1, so the second says that the slope has the right sign.
+_VALUE_MARGIN = 2.0
+_SLOPE_MARGIN = 8.0
+
+# A crossing counts as isolated if H is this much better than the drop across it, even
+# if the slope there is unclear (a guard like u³).
+_ISOLATION = 1e-3
+
+
+class Crossing(NamedTuple):
+    certain: Bool[Array, " n_guards"]  # is H good enough to say anything
+    root: Float[Array, " n_guards"]  # first crossing in [0, 1], or inf
+    lower: Float[Array, " n_guards"]  # H is decreasing from here ...
+    upper: Float[Array, " n_guards"]  # ... to here, with the root in between
+    turns: Bool[Array, " n_guards"]  # no crossing: a rise that turns round below zero
+    factor: Float[Array, " n_guards"]  # by which the step length could be scaled
+    grazing: Bool[Array, " n_guards"]  # a minimum of H that is zero to the tolerance
+
+
+def weight(s):
+    return 16 * s**2 * (1 - s) ** 2
+
+
+def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
+    """Analyses all guards over one step.
+
+    **Arguments:**
+
+    - `g0`, `g1`: values at the ends, shape `(n_guards,)`.
+    - `d0`, `d1`: rates at the ends, times the step length.
+    - `g_check`: values at `CHECK_POINTS`, shape `(points, n_guards)`.
+    - `grazing_tol`: speed at a minimum, relative to the largest speed, under which the
+        guard counts as touched tangentially.
+    """
+    dtype = g0.dtype
+    eps = jnp.finfo(dtype).eps
+    a = 3 * (g1 - g0) - 2 * d0 - d1
+    b = 2 * (g0 - g1) + d0 + d1
+
+    def value(s):
+        return g0 + s * (d0 + s * (a + s * b))
+
+    def slope(s):
+        return d0 + s * (2 * a + 3 * s * b)
+
+    # The error of the cubic.
+    s_check = jnp.asarray(CHECK_POINTS, dtype)[:, None]
+    error = jnp.max(jnp.abs(g_check - value(s_check)) / weight(s_check), axis=0)
+    size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
+    error_floor = 64 * eps * size  # rounding
+
+    # Extrema of H: it is monotone between 0, s1, s2 and 1.
+    s1, s2 = _extrema(d0, a, b)
+    s1, s2 = jnp.clip(s1, 0, 1), jnp.clip(s2, 0, 1)
+    knots = jnp.stack([jnp.zeros_like(s1), s1, s2, jnp.ones_like(s1)])
+    heights = value(knots).at[0].set(g0).at[3].set(g1)
+    falls = (heights[:-1] > 0) & (heights[1:] <= 0)
+    # In the guard set, rising, but turning round before leaving it: fires at the peak.
+    turns = (
+        (heights[1:-1] <= 0)
+        & (heights[2:] < heights[1:-1])
+        & (heights[:-2] < heights[1:-1])
+    )
+    turns = jnp.concatenate([jnp.zeros_like(turns[:1]), turns])
+    events = falls | turns
+    has_root = jnp.any(events, axis=0)
+    k = jnp.argmax(events, axis=0)
+    pick = lambda z, k: jnp.take_along_axis(z, k[None], axis=0)[0]
+    lower, upper = pick(knots, k), pick(knots, k + 1)
+    drop = pick(heights, k) - pick(heights, k + 1)
+    root = _root(value, slope, lower, upper)
+    turns = has_root & pick(turns, k)
+    root = jnp.where(turns, lower, root)
+    root = jnp.where(has_root, root, jnp.inf)
+
+    # Is g certainly positive before the crossing, and certainly falling across it?
+    n_guards = g0.shape[0]
+    grid = jnp.broadcast_to(jnp.asarray(_GRID, dtype)[:, None], (8, n_guards))
+    points = jnp.concatenate([grid, knots[1:3], jnp.where(has_root, root, 1)[None]])
+    h, dh = value(points), slope(points)
+    # The error that would be allowed for the statement to hold at each point.
+    allowed = jnp.maximum(
+        h / (_VALUE_MARGIN * jnp.maximum(weight(points), eps)), -dh / _SLOPE_MARGIN
+    )
+    falling = has_root & (points >= lower)
+    allowed = jnp.where(falling, jnp.maximum(allowed, _ISOLATION * drop), allowed)
+    relevant = (points <= root) & (points > 0)
+    allowed = jnp.min(jnp.where(relevant, allowed, jnp.inf), axis=0)
+    certain = (error <= allowed) | (error <= error_floor)
+    # The error is of order four in the step length.
+    ratio = jnp.maximum(allowed, error_floor) / jnp.maximum(error, error_floor)
+    ratio = jnp.where(error_floor == 0, jnp.inf, ratio)
+    factor = 0.9 * jnp.sqrt(jnp.sqrt(jnp.minimum(ratio, 1e8)))
+
+    return Crossing(
+        certain,
+        root,
+        lower,
+        upper,
+        turns,
+        factor,
+        _grazing(d0, d1, a, b, value, grazing_tol) & certain,
+    )
+
+
+def _extrema(d0, a, b):
+    # Roots of d0 + 2 a s + 3 b s², in the form that does not cancel.
+    disc = a * a - 3 * b * d0
+    q = -(a + jnp.where(a >= 0, 1, -1) * jnp.sqrt(jnp.maximum(disc, 0)))
+    no = jnp.asarray(-1, d0.dtype)
+    r1 = jnp.where((disc >= 0) & (b != 0), q / jnp.where(b == 0, 1, 3 * b), no)
+    r2 = jnp.where((disc >= 0) & (q != 0), d0 / jnp.where(q == 0, 1, q), no)
+    return jnp.minimum(r1, r2), jnp.maximum(r1, r2)
+
+
+def _root(value, slope, lower, upper):
+    # Regula falsi to start, then Newton within the bracket; H is monotone there.
+    h_lower, h_upper = value(lower), value(upper)
+    span = h_lower - h_upper
+    s = lower + (upper - lower) * h_lower / jnp.where(span == 0, 1, span)
+    for _ in range(6):
+        h, dh = value(s), slope(s)
+        lower = jnp.where(h > 0, s, lower)
+        upper = jnp.where(h > 0, upper, s)
+        newton = s - h / jnp.where(dh == 0, 1, dh)
+        inside = (newton > lower) & (newton < upper) & (dh != 0)
+        s = jnp.where(h == 0, s, jnp.where(inside, newton, (lower + upper) / 2))
+    return s
+
+
+def _grazing(d0, d1, a, b, value, tol):
+    s1, s2 = _extrema(d0, a, b)
+    fastest = jnp.maximum(jnp.abs(d0), jnp.abs(d1))
+
+    def at(s):
+        # Slightly beyond the end too: the minimum may fall between two steps.
+        inside = (s > 0) & (s <= 1 + 1e-3)
+        curvature = 2 * a + 6 * b * s
+        near = 2 * curvature * jnp.abs(value(s)) <= (tol * fastest) ** 2
+        return inside & (curvature > 0) & near & (fastest > 0)
+
+    return at(s1) | at(s2)

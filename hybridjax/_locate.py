@@ -1,0 +1,37 @@
+import equinox as eqx
+import jax.numpy as jnp
+
+
+class Locate(eqx.Module):
+    """Finds events by root finding on each step's own interpolant.
+
+    A step is accepted only if every guard that is watched is represented by a cubic
+    well enough to say whether, and where, it crosses zero; otherwise the step is
+    shortened. The crossing is found on the interpolant, and then a solver step of
+    exactly that length is made.
+
+    **Arguments:**
+
+    - `corner_tol`: guards that are crossed within this time of an event belong to the
+        same instant. Relative to the largest of `|t0|`, `|t1|`, `t1 - t0`. Defaults to
+        `eps**0.625` of the dtype: 1.6e-10 in float64, 4.7e-5 in float32.
+    - `grazing_tol`: an event is grazing if the guard comes to rest there, to this
+        tolerance: its rate there over its largest rate in the step. Defaults to
+        `32 * sqrt(eps)`: 4.8e-7 in float64, 1.1e-2 in float32.
+
+    ??? note "What cannot be seen"
+
+        Guards are evaluated at both ends of a step and at four points within it. A dip
+        much narrower than a tenth of a step, in a guard that is smooth at all these
+        points, is not seen. Bound the step length by `PIDController(dtmax=...)` where
+        guards vary like that.
+    """
+
+    corner_tol: float | None = None
+    grazing_tol: float | None = None
+
+    def tolerances(self, dtype):
+        eps = float(jnp.finfo(dtype).eps)
+        corner = eps**0.625 if self.corner_tol is None else self.corner_tol
+        grazing = 32 * eps**0.5 if self.grazing_tol is None else self.grazing_tol
+        return jnp.asarray(corner, dtype), jnp.asarray(grazing, dtype)

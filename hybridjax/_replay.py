@@ -1,0 +1,460 @@
+"""The tangent map of a tape, and its transpose, as a pair of primitives.
+
+`push` takes tangents of the system's parameters, of the initial state and of the
+initial time forward through the rows; `pull` takes cotangents back. Each is the other's
+transpose, except at corners: there `push` follows the tangent (the B-derivative), and
+`pull` the recorded order, one element of the B-subdifferential.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.interpreters import ad
+from jaxtyping import Array, Float, PyTree
+
+from ._corner import resolve_corner, same_outcome
+from ._flat import FlatSystem
+from ._saltation import directional, event_tangent
+from ._step import flow_for
+from ._tape import Tape
+
+
+class Inputs(eqx.Module):
+    """Tangents or cotangents of what a simulation depends on; `None` where zero."""
+
+    system: PyTree  # like FlatSystem
+    x0: Float[Array, " n"] | None
+    t0: Float[Array, ""] | None
+    t1: Float[Array, ""] | None
+
+
+class Outputs(eqx.Module):
+    """Tangents or cotangents of what a simulation returns; `None` where zero."""
+
+    x: Float[Array, "rows n"] | None
+    x_pre: Float[Array, "rows n"] | None
+    x_end: Float[Array, " n"] | None
+    t_event: Float[Array, " rows"] | None
+
+
+class Recording(eqx.Module):
+    """All that the replay needs to know, and that carries no tangent."""
+
+    system: FlatSystem
+    tape: Tape
+    differentiable: Array  # False where no derivative exists: NaN
+    solver: Any
+
+
+class _Row(eqx.Module):
+    t: Array
+    dt: Array
+    x: Array
+    x_pre: Array
+    mode: PyTree
+    event: Array
+    inner: Array  # does it belong to the instant of the row before
+    more: Array  # does the next row belong to the same instant
+    first: Array  # is it the first row of all
+    x_next: Array
+    mode_next: PyTree
+
+    @property
+    def leads(self):
+        """Is it the first of several events in one instant?"""
+        return self.more & ~self.inner
+
+
+def _row(tape: Tape, i) -> _Row:
+    def at(buffer, i):
+        i = jnp.clip(i, 0, buffer.shape[0] - 1)
+        return lax.dynamic_index_in_dim(buffer, i, keepdims=False)
+
+    def same_instant(i):
+        # Is row `i` an event at the very instant of the event of row `i - 1`?
+        inside = (i > 0) & (i < tape.num_rows)
+        after_event = at(tape.event, i - 1) >= 0
+        return inside & after_event & (at(tape.event, i) >= 0) & (at(tape.dt, i) == 0)
+
+    here = lambda buffer: at(buffer, i)
+    inner = same_instant(i)
+    last = i + 1 >= tape.num_rows
+    next_ = lambda buffer, end: jnp.where(last, end, at(buffer, i + 1))
+    return _Row(
+        t=here(tape.t),
+        dt=here(tape.dt),
+        x=here(tape.x),
+        x_pre=here(tape.x_pre),
+        mode=jtu.tree_map(here, tape.mode),
+        event=here(tape.event),
+        inner=inner,
+        more=same_instant(i + 1),
+        first=i == 0,
+        x_next=next_(tape.x, tape.x_end),
+        mode_next=jtu.tree_map(next_, tape.mode, tape.mode_end),
+    )
+
+
+def _cond_any(pred, true_fn, false_fn):
+    return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn)
+
+
+#
+# Forward
+#
+
+
+def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
+    system, tape, solver = recording.system, recording.tape, recording.solver
+    n_guards = system.n_guards
+    dt0 = jnp.zeros_like(tape.t_end) if inputs.t0 is None else inputs.t0
+    dx0 = jnp.zeros_like(tape.x_end) if inputs.x0 is None else inputs.x0
+    num_rows = eqxi.unvmap_max(tape.num_rows)
+    nan = jnp.full_like(dx0, jnp.nan)
+
+    def flow(row: _Row, dx):
+        def moved():
+            _, dx_pre = directional(
+                lambda system, x: flow_for(
+                    solver, system, row.t, row.dt, x, row.mode
+                ),
+                (system, row.x),
+                (inputs.system, dx),
+            )
+            return jnp.where(row.dt > 0, dx_pre, dx)
+
+        return _cond_any(row.dt > 0, moved, lambda: dx)
+
+    def single(row: _Row, dx, dt_last):
+        return event_tangent(
+            system,
+            row.t + row.dt,
+            row.x_pre,
+            row.mode,
+            row.event,
+            (inputs.system, dx, dt_last),
+            tape.corner_tol,
+            row.first & (row.dt == 0),
+        )
+
+    def corner(row: _Row, dx):
+        c = resolve_corner(
+            system,
+            row.t + row.dt,
+            row.x_pre,
+            row.mode,
+            inputs.system,
+            dx,
+            tape.corner_tol,
+            row.leads,
+        )
+        return c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx
+
+    def events(row: _Row, dx, dt_last, resolved):
+        """Tangents before and after the event, and of its time."""
+        dx_one, dt_one = single(row, dx, dt_last)
+        resolved = _cond_any(
+            row.leads,
+            lambda: _where(row.leads, corner(row, dx), resolved),
+            lambda: resolved,
+        )
+        dx_all, dt_all, x_all, mode_all, guard_dt, guard_dx = resolved
+        together = row.leads | row.inner
+        # At a corner the tangent before an event is that of the perturbed trajectory
+        # when it meets this guard, brought back to fixed time by the recorded flow.
+        j = jnp.maximum(row.event, 0)
+        flow_here = system.flow(row.t + row.dt, row.x_pre, row.mode)
+        dx_pre = jnp.where(together, guard_dx[j] - guard_dt[j] * flow_here, dx)
+        # Another order that leads elsewhere: the flow jumps, there is no derivative.
+        ends = row.inner & ~same_outcome(x_all, mode_all, row.x_next, row.mode_next)
+        dx_after = jnp.where(row.leads, dx_all, jnp.where(row.inner, dx, dx_one))
+        dx_after = jnp.where(ends & ~row.more, nan, dx_after)
+        dt_last = jnp.where(row.leads, dt_all, jnp.where(row.inner, dt_last, dt_one))
+        dt_event = jnp.where(together, guard_dt[j], dt_one)
+        return dx_pre, dx_after, dt_last, dt_event, resolved
+
+    def body(carry):
+        i, dx, dt_last, resolved, out = carry
+        row = _row(tape, i)
+        out_x = lax.dynamic_update_index_in_dim(out.x, dx, i, 0)
+        dx_pre = flow(row, dx)
+        after = (dx_pre, dx_pre, dt_last, jnp.zeros_like(dt_last), resolved)
+        fired = row.event >= 0
+        if n_guards > 0:
+            after = _cond_any(
+                fired,
+                lambda: _where(fired, events(row, dx_pre, dt_last, resolved), after),
+                lambda: after,
+            )
+        dx_pre, dx, dt_last, dt_event, resolved = after
+        out_pre = lax.dynamic_update_index_in_dim(out.x_pre, dx_pre, i, 0)
+        out_t = lax.dynamic_update_index_in_dim(out.t_event, dt_event, i, 0)
+        out = Outputs(out_x, out_pre, None, out_t)
+        return i + 1, dx, dt_last, resolved, out
+
+    resolved = (
+        dx0,
+        dt0,
+        tape.x_end,
+        tape.mode_end,
+        jnp.zeros((n_guards,), dx0.dtype),
+        jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
+    )
+    empty = lambda like: lax.empty(like.shape, like.dtype)
+    empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t))
+    carry = (jnp.asarray(0, jnp.int32), dx0, dt0, resolved, empty)
+    _, dx, _, _, out = lax.while_loop(lambda c: c[0] < num_rows, body, carry)
+    if inputs.t1 is not None:
+        dx = dx + inputs.t1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
+    dead = lambda d: _poison(d, recording.differentiable)
+    return Outputs(dead(out.x), dead(out.x_pre), dead(dx), dead(out.t_event))
+
+
+def _where(pred, a, b):
+    return jtu.tree_map(lambda p, q: jnp.where(pred, p, q), a, b)
+
+
+def _poison(tangent, differentiable):
+    """NaN where no derivative exists; but what is not perturbed stays zero, so that a
+    loss that leaves this lane out does not see it."""
+    bad = jnp.where(tangent == 0, tangent, jnp.nan)
+    return jnp.where(differentiable, tangent, bad)
+
+
+#
+# Backward
+#
+
+
+def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
+    """`wanted` has `True` where a cotangent is asked for, `None` elsewhere."""
+    system, tape, solver = recording.system, recording.tape, recording.solver
+    leaves, treedef = jtu.tree_flatten(system)
+    mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
+    moving, fixed = eqx.partition(system, jtu.tree_unflatten(treedef, mask))
+    del leaves
+    num_rows = eqxi.unvmap_max(tape.num_rows)
+
+    def flow(row: _Row, ct):
+        """Back through the flow of a row."""
+
+        def fn(moving, x):
+            return flow_for(
+                solver, eqx.combine(moving, fixed), row.t, row.dt, x, row.mode
+            )
+
+        _, vjp = jax.vjp(fn, moving, row.x)
+        return vjp(ct)
+
+    def event(row: _Row, ct, ct_t):
+        """Back through the saltation rule: its transpose, line by line."""
+        t, x, mode = row.t + row.dt, row.x_pre, row.mode
+        fired = row.event >= 0
+        event = jnp.maximum(row.event, 0)
+        flow = system.flow(t, x, mode)
+        g, rate = system.guard_rates(t, x, mode, flow)
+        g, rate = g[event], jnp.where(fired, rate[event], 1)
+
+        def jump(moving, t, x):
+            return eqx.combine(moving, fixed).jump(t, x, mode, event)
+
+        (x_plus, mode_plus), vjp_jump = _vjp_first(jump, moving, t, x)
+        ct_system, ct_time, ct_x = vjp_jump(ct)
+        ct_dt = ct_time + ct_x @ flow - ct @ system.flow(t, x_plus, mode_plus) + ct_t
+        inside = g < -tape.corner_tol * jnp.abs(rate)
+
+        def guard(moving, x):
+            return eqx.combine(moving, fixed).guards(t, x, mode)[event]
+
+        _, vjp_guard = jax.vjp(guard, moving, x)
+        ct_system2, ct_x2 = vjp_guard(jnp.where(inside, 0, -ct_dt / rate))
+        return (
+            jtu.tree_map(jnp.add, ct_system, ct_system2),
+            ct_x + ct_x2,
+            jnp.where(inside, ct_dt, 0),
+        )
+
+    def add(total, pred, more):
+        """Adds in the lanes where `pred`; what the others computed may be NaN."""
+        return jtu.tree_map(
+            lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b)), total, more
+        )
+
+    def body(carry):
+        i, ct, ct_t, ct_system = carry
+        row = _row(tape, i)
+        fired = row.event >= 0
+
+        def back_event():
+            d_system, d_x, d_t = event(row, ct, ct_t + _entry(cts.t_event, i))
+            return (
+                jnp.where(fired, d_x, ct),
+                jnp.where(fired, d_t, ct_t),
+                add(ct_system, fired, d_system),
+            )
+
+        if system.n_guards > 0:
+            ct, ct_t, ct_system = _cond_any(
+                fired, back_event, lambda: (ct, ct_t, ct_system)
+            )
+        ct = ct + _entry(cts.x_pre, i)
+
+        def back_flow():
+            d_system, d_x = flow(row, ct)
+            moved = row.dt > 0
+            return jnp.where(moved, d_x, ct), add(ct_system, moved, d_system)
+
+        ct, ct_system = _cond_any(row.dt > 0, back_flow, lambda: (ct, ct_system))
+        ct = ct + _entry(cts.x, i)
+        return i - 1, ct, ct_t, ct_system
+
+    ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
+    speed = system.flow(tape.t_end, tape.x_end, tape.mode_end)
+    ct_t1 = ct @ speed
+    ct_t = jnp.zeros_like(tape.t_end)
+    ct_system = jtu.tree_map(jnp.zeros_like, moving)
+    carry = (num_rows - 1, ct, ct_t, ct_system)
+    _, ct_x0, ct_t0, ct_system = lax.while_loop(lambda c: c[0] >= 0, body, carry)
+
+    asked = jnp.asarray(False)
+    for leaf in jtu.tree_leaves(cts):
+        asked = asked | jnp.any(leaf != 0)
+    dead = lambda d: jnp.where(
+        recording.differentiable, d, jnp.where(asked, jnp.nan, jnp.zeros_like(d))
+    )
+    return Inputs(
+        system=jtu.tree_map(dead, ct_system),
+        x0=None if wanted.x0 is None else dead(ct_x0),
+        t0=None if wanted.t0 is None else dead(ct_t0),
+        t1=None if wanted.t1 is None else dead(ct_t1),
+    )
+
+
+def _vjp_first(fn, *primals):
+    """`jax.vjp` of the first of the two outputs; the second is not differentiable."""
+    out, vjp, aux = jax.vjp(fn, *primals, has_aux=True)
+    return (out, aux), vjp
+
+
+def _entry(buffer, i):
+    if buffer is None:
+        return 0
+    return lax.dynamic_index_in_dim(buffer, i, keepdims=False)
+
+
+#
+# The primitives
+#
+
+_SECOND_ORDER = (
+    "hybridjax does not support second derivatives through `hj.simulate` yet: the "
+    "derivative of a simulation was itself differentiated with respect to what the "
+    "simulation depends on (`jax.hessian`, `jax.grad` of `jax.grad`, ...). Use finite "
+    "differences of `jax.grad` or `jax.jvp` instead, or a Gauss-Newton approximation "
+    "built from first derivatives."
+)
+
+
+def _is_linear(leaf):
+    return isinstance(leaf, ad.UndefinedPrimal)
+
+
+def _raise_if_perturbed(tangents):
+    if jtu.tree_leaves(tangents):
+        raise NotImplementedError(_SECOND_ORDER)
+
+
+def _to_struct(x):
+    if isinstance(x, jax.core.ShapedArray):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return x
+
+
+def _abstract(impl):
+    @eqxi.filter_primitive_def
+    def abstract_eval(*args):
+        args = jtu.tree_map(_to_struct, args)
+        out = eqx.filter_eval_shape(impl, *args)
+        return jtu.tree_map(lambda s: jax.core.ShapedArray(s.shape, s.dtype), out)
+
+    return abstract_eval
+
+
+@eqxi.filter_primitive_jvp
+def _push_jvp(primals, tangents):
+    inputs, recording = primals
+    t_inputs, t_recording = tangents
+    _raise_if_perturbed(t_recording)
+    out = push(inputs, recording)
+    t_out = push(t_inputs, recording)
+    return out, t_out
+
+
+@eqxi.filter_primitive_transpose
+def _push_transpose(primals, cts: Outputs):
+    inputs, recording = primals
+    wanted = jtu.tree_map(
+        lambda leaf: True if _is_linear(leaf) else None, inputs, is_leaf=_is_linear
+    )
+    ct_inputs = pull(cts, wanted, recording)
+    return ct_inputs, jtu.tree_map(lambda _: None, recording)
+
+
+@eqxi.filter_primitive_jvp
+def _pull_jvp(primals, tangents):
+    cts, wanted, recording = primals
+    t_cts, _, t_recording = tangents
+    _raise_if_perturbed(t_recording)
+    out = pull(cts, wanted, recording)
+    t_out = pull(t_cts, wanted, recording)
+    return out, t_out
+
+
+@eqxi.filter_primitive_transpose
+def _pull_transpose(primals, ct_inputs: Inputs):
+    cts, wanted, recording = primals
+    out = push(ct_inputs, recording)
+    out = Outputs(
+        *(
+            new if _is_linear(old) else None
+            for old, new in zip(
+                (cts.x, cts.x_pre, cts.x_end, cts.t_event),
+                (out.x, out.x_pre, out.x_end, out.t_event),
+                strict=True,
+            )
+        )
+    )
+    return (
+        out,
+        jtu.tree_map(lambda _: None, wanted),
+        jtu.tree_map(lambda _: None, recording),
+    )
+
+
+_push_p = eqxi.create_vprim(
+    "hybridjax_push",
+    eqxi.filter_primitive_def(_push_impl),
+    _abstract(_push_impl),
+    _push_jvp,
+    _push_transpose,
+)
+_pull_p = eqxi.create_vprim(
+    "hybridjax_pull",
+    eqxi.filter_primitive_def(_pull_impl),
+    _abstract(_pull_impl),
+    _pull_jvp,
+    _pull_transpose,
+)
+
+
+def push(inputs: Inputs, recording: Recording) -> Outputs:
+    return eqxi.filter_primitive_bind(_push_p, inputs, recording)
+
+
+def pull(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
+    return eqxi.filter_primitive_bind(_pull_p, cts, wanted, recording)

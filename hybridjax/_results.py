@@ -1,0 +1,25 @@
+import diffrax as dfx
+
+
+class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
+    """How a simulation ended: `successful`, `max_steps_reached`,
+    `max_events_reached`, `zeno`, `grazing`, `nonfinite_state` or `dt_min_reached`.
+    Extends [`diffrax.RESULTS`][]."""
+
+    max_events_reached = (
+        "The maximum number of events was reached. Try increasing `max_events`."
+    )
+    zeno = (
+        "Events accumulate: the same guard fires again and again in gaps that the time "
+        "cannot resolve (a ball coming to rest). Add a mode for the rest, and a "
+        "transition into it."
+    )
+    grazing = (
+        "A guard is touched tangentially: its rate of change vanishes where it is "
+        "zero. Whether the event happens depends on rounding, and the derivative does "
+        "not exist there."
+    )
+    nonfinite_state = (
+        "The vector field, a guard or a reset returned NaN or infinity. Check them at "
+        "the time, mode and state where this happened."
+    )

@@ -1,0 +1,98 @@
+"""`diffrax.SaveAt`, read off the tape."""
+
+from typing import Any
+
+import diffrax as dfx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from ._solution import Path
+
+
+def check_saveat(saveat: Any):
+    if not isinstance(saveat, dfx.SaveAt):
+        raise ValueError(
+            f"Argument `saveat` must be a `diffrax.SaveAt`, but it is a "
+            f"{type(saveat).__name__}."
+        )
+    for name in ("solver_state", "controller_state", "made_jump"):
+        if getattr(saveat, name):
+            raise ValueError(
+                f"Argument `saveat` must not ask for `{name}`: a simulation with events "
+                "starts its solver afresh at every event."
+            )
+    for sub in _subs(saveat):
+        if sub.steps not in (0, 1):
+            raise ValueError(
+                "Argument `saveat` must have `steps` True or False, but it is "
+                f"{sub.steps}."
+            )
+
+
+def _is_sub(x):
+    return isinstance(x, dfx.SubSaveAt)
+
+
+def _subs(saveat):
+    return jtu.tree_leaves(saveat.subs, is_leaf=_is_sub)
+
+
+def save(saveat: dfx.SaveAt, path: Path, t0, t1, x0, mode0, args):
+    """The pytrees `ts`, `xs` and `modes` that `saveat` asks for."""
+
+    def one(sub):
+        pieces = []
+        # A jump at `t0` itself has already happened in what is saved there.
+        if sub.t0:
+            pieces.append(_at_times(path, t0[None], sub.fn, args))
+        if sub.ts is not None:
+            pieces.append(_at_times(path, sub.ts.astype(t0.dtype), sub.fn, args))
+        if sub.steps:
+            pieces.append(_at_steps(path, sub.fn, args))
+        if sub.t1 and not sub.steps:
+            pieces.append(_at_times(path, t1[None], sub.fn, args))
+        return jtu.tree_map(lambda *a: jnp.concatenate(a), *pieces)
+
+    if saveat.subs is None:
+        return None, None, None
+    saved = jtu.tree_map(one, saveat.subs, is_leaf=_is_sub)
+    is_triple = lambda x: isinstance(x, tuple) and len(x) == 3
+    pick = lambda k: jtu.tree_map(lambda s: s[k], saved, is_leaf=is_triple)
+    return pick(0), pick(1), pick(2)
+
+
+def _at_times(path: Path, ts, fn, args):
+    def one(t):
+        x, mode = path.at(t)
+        return fn(t, x, args), mode
+
+    xs, modes = jax.vmap(one)(ts)
+    return ts, xs, modes
+
+
+def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
+    """The end of every accepted step; of several events in one instant, the last."""
+    tape = path.tape
+    size = tape.t.shape[0]
+    rows = jnp.arange(size)
+    exists = rows < tape.num_rows
+    event = exists & (tape.event >= 0)
+    done = exists & ((tape.dt > 0) | event)
+    inner = jnp.roll(event & (tape.dt == 0), -1).at[-1].set(False) & event
+    (index,) = jnp.nonzero(done & ~inner, size=size, fill_value=size)
+    last = index + 1 >= tape.num_rows
+
+    def pick(buffer, end):
+        following = buffer[jnp.clip(index + 1, 0, size - 1)]
+        return jnp.where(last.reshape((-1,) + (1,) * end.ndim), end, following)
+
+    ts = pick(tape.t, lax.stop_gradient(tape.t_end))
+    xs, modes = pick(tape.x, tape.x_end), jtu.tree_map(pick, tape.mode, tape.mode_end)
+    used = index < size
+    ts = jnp.where(used, ts, jnp.inf)
+    xs = jnp.where(used[:, None], xs, jnp.nan)
+    out = jax.vmap(lambda t, x: fn(t, path.unravel(x), args))(ts, xs)
+    return ts, out, modes

@@ -1,0 +1,275 @@
+from typing import Any
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import PyTree, Real
+
+from ._automaton import HybridAutomaton, transition_name
+from ._core import tape_of
+from ._errors import clean_errors, raise_if
+from ._flat import flatten_system
+from ._locate import Locate
+from ._loop import _SAME_TIME, Settings
+from ._results import RESULTS
+from ._save import check_saveat, save
+from ._solution import event_log, Path, shift_time, Solution
+from ._start import as_time, is_traced, start
+from ._step import stop_gradient, without_gradients
+from ._system import AbstractHybridSystem
+from ._tape import Tape
+
+
+_TOLERANCES = ("rtol", "atol", "dtmin", "dtmax")
+
+
+def simulate(
+    system: AbstractHybridSystem,
+    t0: Real[Any, ""],
+    t1: Real[Any, ""],
+    x0: PyTree,
+    mode0: PyTree = None,
+    args: PyTree = None,
+    *,
+    solver: dfx.AbstractSolver = dfx.Tsit5(),
+    stepsize_controller: dfx.AbstractStepSizeController = dfx.PIDController(
+        rtol=1e-8, atol=1e-8
+    ),
+    dt0: Any = None,
+    event_method: Locate = Locate(),
+    saveat: dfx.SaveAt = dfx.SaveAt(t1=True),
+    max_steps: int = 4096,
+    max_events: int = 64,
+    progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
+    throw: bool = True,
+) -> Solution:
+    """Simulates a hybrid system from `t0` to `t1`.
+
+    Every float of the result is differentiable with respect to `x0`, `t0`, `t1`,
+    `args`, the arrays of `system` and whatever its functions close over, in forward and
+    in reverse mode. Where several guards fire in one instant, `jax.jvp` gives the
+    one-sided (Bouligand) derivative in the direction of the tangent, and `jax.grad`
+    that of the order in which the events were recorded.
+
+    **Main arguments:**
+
+    - `system`: an [`hybridjax.AbstractHybridSystem`][].
+    - `t0`, `t1`: start and end of the interval, `t0 <= t1`, in any unit of time.
+    - `x0`: initial state, a pytree of floating-point arrays.
+    - `mode0`: initial mode: a pytree of integer or boolean arrays, or the name of a
+        mode of an automaton. May be left out for an `EventSelectedSystem`.
+    - `args`: passed to the functions of the system. Any pytree.
+    - `solver`: any diffrax solver for ordinary differential equations.
+    - `stepsize_controller`: any diffrax step size controller. Tolerances given as
+        floats or as arrays may change without a new compilation.
+    - `saveat`: a `diffrax.SaveAt`: what to store in `ts`, `xs` and `modes`.
+
+    **Other arguments:**
+
+    - `dt0`: first step size, also after each event. `None` lets the controller choose.
+    - `event_method`: how events are found, an [`hybridjax.Locate`][].
+    - `max_steps`: bound on the number of solver steps, rejected ones included. It is
+        also the length of the record that derivatives and `saveat` use: in large
+        batches, a bound that is not much larger than needed saves time and memory.
+    - `max_events`: bound on the number of events, the length of `events`.
+    - `progress_meter`: a diffrax progress meter.
+    - `throw`: whether a failure raises. If not, see `result` of the solution, one per
+        lane of a batch; derivatives of failed lanes are NaN.
+
+    **Returns:**
+
+    An [`hybridjax.Solution`][].
+
+    **Raises:**
+
+    - `ValueError` for arguments that cannot be used; it names the argument.
+    - [`hybridjax.SimulationError`][] if `throw` and the simulation failed, with the
+        time, the mode and the guard; or if it has no derivative and one was asked for.
+    - `NotImplementedError` for second derivatives.
+
+    ??? cite "Reference"
+
+        Events and saltation: Kong, Payne, Zhu, Johnson, Definition 1 and Equation (2).
+        Several events in one instant: Council, Revzen, Burden, Figure 2; Pace, Burden,
+        Equation (40). Parameters: Corner, Sandu, Sandu, Equations (21), (23), (26).
+    """
+    begin = start(
+        system, t0, x0, mode0, args, t_name="t0", x_name="x0", mode_name="mode0"
+    )
+    dtype = begin.t.dtype
+    end = as_time(t1, dtype, "t1")
+    check_saveat(saveat)
+    if not isinstance(event_method, Locate):
+        raise ValueError(
+            "Argument `event_method` must be a `hj.Locate`, but it is a "
+            f"{type(event_method).__name__}."
+        )
+    for name, value in (("max_steps", max_steps), ("max_events", max_events)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ValueError(
+                f"Argument `{name}` must be an integer, but it is a "
+                f"{type(value).__name__}."
+            )
+        if value < 1:
+            raise ValueError(f"Argument `{name}` must be at least 1, but it is {value}.")
+    if not is_traced((begin.t, end)) and bool(end < begin.t):
+        raise ValueError(_backward(begin.t, end))
+    if dt0 is not None:
+        dt0 = as_time(dt0, dtype, "dt0")
+    controller = _dynamic_tolerances(stepsize_controller, dtype)
+    solver = _implicit_tolerances(solver, controller)
+    settings = Settings(
+        solver=without_gradients(solver),
+        controller=controller,
+        dt0=dt0,
+        locate=event_method,
+        progress_meter=progress_meter,
+        max_steps=int(max_steps),
+        max_events=int(max_events),
+    )
+    problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
+    call = lambda: _simulate(*problem, solver, settings, saveat, throw)
+    if not throw or is_traced(problem):
+        return call()
+
+    def call_and_wait():
+        solution = call()
+        jax.block_until_ready(solution.x1)
+        return solution
+
+    return clean_errors(call_and_wait)
+
+
+@eqx.filter_jit
+def _simulate(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
+    settings = stop_gradient(settings)
+    start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
+    start_time = eqx.error_if(
+        start_time,
+        end_time < start_time,
+        _backward("t0", "t1"),
+    )
+    flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args)
+    # To start a little later with the same state is to start in time with the state
+    # that flows there.
+    x_flat = shift_time(flat, start_time, x_flat, mode0, start_time - t0)
+    tape = tape_of(
+        flat,
+        x_flat,
+        t0 - start_time,
+        t1 - end_time,
+        t0=start_time,
+        t1=end_time,
+        mode0=mode0,
+        settings=settings,
+        throw=throw,
+    )
+    if throw:
+        tape = _throw(system, tape)
+    same_time = (
+        _SAME_TIME
+        * jnp.finfo(start_time.dtype).eps
+        * jnp.maximum(jnp.abs(start_time), jnp.abs(end_time))
+    )
+    path = Path(tape, flat, solver, same_time, unravel)
+    ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
+    return Solution(
+        t0=t0,
+        t1=t1,
+        ts=ts,
+        xs=xs,
+        modes=modes,
+        x1=unravel(tape.x_end),
+        mode1=tape.mode_end,
+        events=event_log(path, settings.max_events),
+        stats=dict(
+            num_steps=tape.num_steps,
+            num_accepted_steps=tape.num_accepted,
+            max_steps=settings.max_steps,
+            t_end=tape.t_end,
+        ),
+        result=tape.result,
+        _path=path.store(),
+    )
+
+
+def _throw(system, tape: Tape) -> Tape:
+    values = (tape.result._value, tape.t_end, tape.mode_end, tape.guard_end)
+
+    def message(values):
+        result, t, mode, guard = values
+        text = RESULTS._index_to_message[int(result)]
+        where = f"At time {float(t):.12g}, in mode {_mode_name(system, mode)}"
+        if int(guard) >= 0:
+            where += f", at {_guard_name(system, int(guard))}"
+        return f"{text}\n{where}."
+
+    # Everything that the solution is made of depends on one of these.
+    token = (tape.t, tape.t_end, tape.x_end, tape.num_rows, tape.num_events)
+    token = raise_if(token, ~tape.successful, values, message)
+    return eqx.tree_at(
+        lambda t: (t.t, t.t_end, t.x_end, t.num_rows, t.num_events), tape, token
+    )
+
+
+def _mode_name(system, mode) -> str:
+    if isinstance(system, HybridAutomaton):
+        return repr(system.names[int(mode)])
+    leaves = [np.asarray(leaf).tolist() for leaf in jtu.tree_leaves(mode)]
+    return str(leaves[0] if len(leaves) == 1 else leaves)
+
+
+def _guard_name(system, guard: int) -> str:
+    if isinstance(system, HybridAutomaton):
+        return f"the guard of {transition_name(system, guard)}"
+    return f"guard {guard}"
+
+
+def _backward(t0, t1) -> str:
+    return (
+        f"Argument `t1` must not be less than `t0`, but they are {t1} and {t0}. Events "
+        "have a direction in time; to simulate backward, reverse the sign of time in "
+        "the system."
+    )
+
+
+def _dynamic_tolerances(controller, dtype):
+    """Tolerances as arrays: their values then do not belong to the compiled program."""
+
+    def convert(path, leaf):
+        name = getattr(path[-1], "name", None)
+        if name in _TOLERANCES and isinstance(leaf, (int, float)):
+            return np.asarray(leaf, dtype)
+        return leaf
+
+    return jtu.tree_map_with_path(convert, controller)
+
+
+def _implicit_tolerances(solver, controller):
+    """As in `diffrax.diffeqsolve`, an implicit solver's root finder takes tolerances
+    that it was not given from the step size controller."""
+    root_finder = getattr(solver, "root_finder", None)
+    if root_finder is None:
+        return solver
+    given = lambda v: callable(v) or isinstance(v, (int, float)) or eqx.is_array_like(v)
+    names = ("rtol", "atol", "norm")
+    missing = [
+        name
+        for name in names
+        if hasattr(root_finder, name) and not given(getattr(root_finder, name))
+    ]
+    if not missing:
+        return solver
+    if not isinstance(controller, dfx.AbstractAdaptiveStepSizeController):
+        raise ValueError(
+            "Argument `solver` must have tolerances for its root finder if "
+            "`stepsize_controller` has none, for example "
+            "`diffrax.Kvaerno5(root_finder=diffrax.VeryChord(rtol=..., atol=..., "
+            "norm=optimistix.max_norm))`."
+        )
+    where = lambda s: [getattr(s.root_finder, name) for name in missing]
+    return eqx.tree_at(where, solver, [getattr(controller, name) for name in missing])

@@ -1,0 +1,128 @@
+from typing import Any, NamedTuple
+
+import diffrax as dfx
+import equinox as eqx
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float
+
+from ._flat import FlatSystem
+
+
+class StepResult(NamedTuple):
+    x: Float[Array, " n"]
+    error: Float[Array, " n"] | None
+    flow: Float[Array, " n"]  # the vector field at the end of the step
+    interpolation: dfx.AbstractPath
+    okay: Bool[Array, ""]
+
+
+def term(system: FlatSystem, mode) -> dfx.ODETerm:
+    return dfx.ODETerm(lambda t, x, args: system.flow(t, x, mode))  # pyright: ignore
+
+
+def solver_step(
+    solver: dfx.AbstractSolver, system: FlatSystem, t, dt, x, flow, mode
+) -> StepResult:
+    """One step of length `dt` from `(t, x)`, where the vector field is `flow`."""
+    tableau = _explicit_tableau(solver)
+    if tableau is None:
+        return _diffrax_step(solver, system, t, dt, x, flow, mode)
+    ks, x1, flow1 = _explicit_stages(tableau, system, t, dt, x, flow, mode)
+    error = _weighted(tableau.b_error, ks)
+    dense_info = dict(y0=x, y1=x1, k=jnp.stack(ks))
+    interpolation = _interpolation(solver, t, dt, x, x1, flow, flow1, dense_info)
+    return StepResult(x1, error, flow1, interpolation, jnp.asarray(True))
+
+
+def flow_for(
+    solver: dfx.AbstractSolver, system: FlatSystem, t, dt, x, mode
+) -> Float[Array, " n"]:
+    """The state after `dt`, and nothing else: what the replay differentiates."""
+    tableau = _explicit_tableau(solver)
+    flow = system.flow(t, x, mode)
+    if tableau is None:
+        return _diffrax_step(solver, system, t, dt, x, flow, mode).x
+    return _explicit_stages(tableau, system, t, dt, x, flow, mode, end_flow=False)[1]
+
+
+def _explicit_tableau(solver) -> dfx.ButcherTableau | None:
+    tableau = getattr(solver, "tableau", None)
+    explicit = isinstance(solver, dfx.AbstractERK) and isinstance(
+        tableau, dfx.ButcherTableau
+    )
+    return tableau if explicit else None
+
+
+def _explicit_stages(tableau, system, t, dt, x, flow, mode, end_flow=True):
+    # The stages are unrolled: diffrax's loop over them is what a small system spends
+    # most of its time in.
+    ks = [dt * flow]
+    last = None
+    for row, c in zip(tableau.a_lower, tableau.c, strict=True):
+        last = x + _weighted(row, ks)
+        ks.append(dt * system.flow(t + float(c) * dt, last, mode))
+    # With `ssal` the last stage is the solution, with `fsal` the last slope is the
+    # slope there.
+    x1 = last if tableau.ssal and last is not None else x + _weighted(tableau.b_sol, ks)
+    if not end_flow:
+        return ks, x1, None
+    # The last slope is recomputed from `ks` only if `dt` can be divided out: a landing
+    # may have a step length of zero.
+    if tableau.fsal:
+        flow1 = jnp.where(dt == 0, flow, ks[-1] / jnp.where(dt == 0, 1, dt))
+    else:
+        flow1 = system.flow(t + dt, x1, mode)
+    return ks, x1, flow1
+
+
+def _weighted(weights, ks):
+    total = jnp.zeros_like(ks[0])
+    for w, k in zip(weights, ks, strict=True):
+        if w != 0:
+            total = total + float(w) * k
+    return total
+
+
+def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
+    terms = term(system, mode)
+    state = solver.init(terms, t, t + dt, x, None)
+    x1, error, dense_info, _, result = solver.step(
+        terms, t, t + dt, x, None, state, made_jump=False
+    )
+    flow1 = system.flow(t + dt, x1, mode)
+    interpolation = _interpolation(solver, t, dt, x, x1, flow, flow1, dense_info)
+    return StepResult(x1, error, flow1, interpolation, result == dfx.RESULTS.successful)
+
+
+def _interpolation(solver, t, dt, x0, x1, flow0, flow1, dense_info):
+    cls = solver.interpolation_cls
+    if cls is dfx.LocalLinearInterpolation or "k" not in dense_info:
+        # The slopes at both ends are known: no need to be content with a line.
+        return dfx.ThirdOrderHermitePolynomialInterpolation(
+            t0=t, t1=t + dt, y0=x0, y1=x1, k0=dt * flow0, k1=dt * flow1
+        )
+    return cls(t0=t, t1=t + dt, **dense_info)
+
+
+def without_gradients(solver: Any) -> Any:
+    """The solver, told that nothing differentiates through its stage loop."""
+    return _scan_kind(solver, "lax")
+
+
+def with_gradients(solver: Any) -> Any:
+    return _scan_kind(solver, "bounded")
+
+
+def _scan_kind(solver, kind):
+    if getattr(solver, "scan_kind", kind) is None:
+        is_none = lambda x: x is None
+        return eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=is_none)
+    return solver
+
+
+def stop_gradient(tree):
+    return jtu.tree_map(
+        lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree
+    )

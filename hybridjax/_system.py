@@ -1,0 +1,90 @@
+import abc
+
+import equinox as eqx
+from jaxtyping import Array, Float, Int, PyTree
+
+
+# A guard that a mode does not watch has this value. It is finite because the guards
+# are interpolated and differentiated, and an infinity would turn both into NaN.
+UNWATCHED = 1.0
+
+
+class AbstractHybridSystem(eqx.Module):
+    """A hybrid dynamical system, given by three functions.
+
+    Subclass it and write `flow`, `guards` and `jump`. The state `x` is any pytree of
+    floating-point arrays, the mode any pytree of integer or boolean arrays, and `args`
+    any pytree. Array fields of the subclass are parameters: `jax.grad` with respect to
+    the system itself works.
+
+    !!! example
+
+        ```python
+        class BouncingBall(hj.AbstractHybridSystem):
+            gravity: jax.Array
+            restitution: jax.Array
+
+            def flow(self, t, x, mode, args):
+                return jnp.array([x[1], -self.gravity])
+
+            def guards(self, t, x, mode, args):
+                return x[:1]  # fires when the height decreases through zero
+
+            def jump(self, t, x, mode, event, args):
+                return jnp.array([x[0], -self.restitution * x[1]]), mode
+        ```
+
+    ??? cite "Reference"
+
+        Kong, Payne, Zhu, Johnson, *Saltation matrices: the essential tool for
+        linearizing hybrid dynamical systems*, Definition 1.
+    """
+
+    @abc.abstractmethod
+    def flow(self, t: Float[Array, ""], x: PyTree, mode: PyTree, args: PyTree) -> PyTree:
+        """The vector field.
+
+        **Arguments:**
+
+        - `t`: time, a scalar.
+        - `x`: state.
+        - `mode`: discrete mode.
+        - `args`: as passed to [`hybridjax.simulate`][].
+
+        **Returns:**
+
+        `dx/dt`, a pytree with the structure, shapes and dtypes of `x`.
+        """
+
+    @abc.abstractmethod
+    def guards(
+        self, t: Float[Array, ""], x: PyTree, mode: PyTree, args: PyTree
+    ) -> Float[Array, " n_guards"]:
+        """The guard functions, all of them, in every mode.
+
+        Guard number `i` fires when entry `i` decreases through zero. A guard that
+        `mode` does not watch returns the constant [`hybridjax.UNWATCHED`][].
+
+        **Returns:**
+
+        A floating-point vector, of the same length in every mode.
+        """
+
+    @abc.abstractmethod
+    def jump(
+        self,
+        t: Float[Array, ""],
+        x: PyTree,
+        mode: PyTree,
+        event: Int[Array, ""],
+        args: PyTree,
+    ) -> tuple[PyTree, PyTree]:
+        """What happens when guard number `event` fires.
+
+        Evaluated on the left limit; what it returns is the right limit.
+
+        **Returns:**
+
+        The state and the mode after the event, with the structures, shapes and dtypes
+        of `x` and `mode`.
+        """

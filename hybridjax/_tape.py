@@ -1,0 +1,37 @@
+import equinox as eqx
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ._results import RESULTS
+
+
+class Tape(eqx.Module):
+    """What a simulation did, row by row.
+
+    A row means: from `(t, x)`, flow for `dt` in `mode`, which leads to `x_pre`; then,
+    if `event >= 0`, jump. Rows of rejected attempts have `dt = 0` and `event = -1`.
+    Only the first `num_rows` rows exist; the `t` of the others is infinite.
+    """
+
+    t: Float[Array, " rows"]
+    dt: Float[Array, " rows"]
+    x: Float[Array, "rows n"]
+    x_pre: Float[Array, "rows n"]
+    mode: PyTree
+    event: Int[Array, " rows"]
+    rate: Float[Array, " rows"]  # of the guard that fired
+    t_event: Float[Array, " rows"]  # t + dt, the time of the event
+    num_rows: Int[Array, ""]
+    # The end of the simulation.
+    t_end: Float[Array, ""]
+    x_end: Float[Array, " n"]
+    mode_end: PyTree
+    guard_end: Int[Array, ""]  # the guard that an error message should name, or -1
+    result: RESULTS
+    num_events: Int[Array, ""]
+    num_steps: Int[Array, ""]
+    num_accepted: Int[Array, ""]
+    corner_tol: Float[Array, ""]  # an absolute time
+
+    @property
+    def successful(self) -> Bool[Array, ""]:
+        return self.result == RESULTS.successful

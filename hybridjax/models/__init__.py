@@ -1,0 +1,12 @@
+from ._ball_on_paddle import BallOnPaddle as BallOnPaddle
+from ._ball_on_slope import ball_on_slope as ball_on_slope
+from ._balls import Balls as Balls
+from ._bouncing_ball import BouncingBall as BouncingBall
+from ._piecewise_constant import (
+    linear_table as linear_table,
+    piecewise_constant as piecewise_constant,
+)
+from ._rigid_bar import RigidBar as RigidBar
+from ._spring_hopper import SpringHopper as SpringHopper
+from ._thrown_ball import ThrownBall as ThrownBall
+from ._two_legs import TwoLegs as TwoLegs

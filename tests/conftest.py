@@ -1,0 +1,29 @@
+import os
+
+
+# Figures are made without a display, also in the processes that tests start.
+os.environ["MPLBACKEND"] = "Agg"
+
+import hypothesis
+import jax
+import pytest
+
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# Enough devices to shard a batch on a machine that has only a CPU.
+jax.config.update("jax_num_cpu_devices", 4)
+
+# Compilation takes seconds, so there is no deadline per example. The examples are the
+# same in every run: a failure in CI can be repeated by running the test.
+hypothesis.settings.register_profile(
+    "hybridjax", deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("hybridjax")
+
+
+def pytest_collection_modifyitems(items):
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and jax.default_backend() != "gpu":
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="There is no GPU."))

@@ -43,11 +43,11 @@ class _CountedBall(hj.AbstractHybridSystem):
         return self.ball.jump(t, x, mode, event, args)
 
 
-def _count(calls: _Calls, solve: Callable, convert: Callable) -> str:
+def _count(calls: _Calls, solve: Callable) -> str:
     counts = []
     for values in VALUES:
         before = calls.count
-        jax.block_until_ready(solve(*map(convert, values)))
+        jax.block_until_ready(solve(*values))
         counts.append(calls.count - before)
     traces = sum(count > 0 for count in counts)
     return f"{traces} (Python calls of the flow: {', '.join(map(str, counts))})"
@@ -75,11 +75,9 @@ def traces_of_hybridjax(max_steps: int, max_events: int) -> Iterator[tuple[str, 
         return solve
 
     calls = _Calls()
-    yield "`jax.jit`", _count(calls, jax.jit(solver(calls)), float)
+    yield "`jax.jit`", _count(calls, jax.jit(solver(calls)))
     calls = _Calls()
-    yield "plain call, arrays", _count(calls, solver(calls), jnp.asarray)
-    calls = _Calls()
-    yield "plain call, Python floats", _count(calls, solver(calls), float)
+    yield "plain call, Python floats", _count(calls, solver(calls))
 
 
 def traces_of_diffrax(loop: DiffraxBalls) -> Iterator[tuple[str, str]]:
@@ -95,4 +93,4 @@ def traces_of_diffrax(loop: DiffraxBalls) -> Iterator[tuple[str, str]]:
         x0 = jnp.stack([height, 0.0])
         return loop(0.0, t1, x0, (gravity, 0.8), tolerance, tolerance, flow)
 
-    yield "`jax.jit`", _count(calls, solve, float)
+    yield "`jax.jit`", _count(calls, solve)

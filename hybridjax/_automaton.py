@@ -7,7 +7,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from ._gate import gate
 from ._system import AbstractHybridSystem, UNWATCHED

@@ -17,7 +17,7 @@ from ._errors import raise_if
 from ._flat import FlatSystem
 from ._loop import run, Settings
 from ._replay import Inputs, push, Recording
-from ._step import stop_gradient, with_gradients
+from ._step import with_gradients
 from ._tape import Tape
 
 
@@ -59,7 +59,7 @@ def _tape_jvp(primals, tangents, **kwargs):
         differentiable=tape.successful & continuous & transversal,
         solver=with_gradients(kwargs["settings"].solver),
     )
-    out = push(Inputs(*tangents), stop_gradient(recording))
+    out = push(Inputs(*tangents), recording)
     t_tape = jtu.tree_map(lambda _: None, tape)
     t_tape = eqx.tree_at(
         lambda t: (t.x, t.x_pre, t.x_end, t.t_event),
@@ -99,7 +99,11 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
 
     def differs(i):
         at = lambda buffer: lax.dynamic_index_in_dim(buffer, i, keepdims=False)
-        t, x, mode = at(tape.t) + at(tape.dt), at(tape.x_pre), jtu.tree_map(at, tape.mode)
+        t, x, mode = (
+            at(tape.t) + at(tape.dt),
+            at(tape.x_pre),
+            jtu.tree_map(at, tape.mode),
+        )
 
         def outcome(priority):
             return corner_outcome(
@@ -120,7 +124,9 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
         def body(carry):
             i, found = carry
             found = found | lax.cond(
-                eqxi.unvmap_any(leads[i]), lambda: differs(i), lambda: jnp.asarray(False)
+                eqxi.unvmap_any(leads[i]),
+                lambda: differs(i),
+                lambda: jnp.asarray(False),
             )
             return i + 1, found
 

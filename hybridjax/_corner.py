@@ -130,9 +130,7 @@ def corner_outcome(
         never = jnp.iinfo(priority.dtype).max
         j = jnp.argmin(jnp.where(firing, priority, never)).astype(jnp.int32)
         after = system.jump(t, x, mode, j)
-        x, mode = jtu.tree_map(
-            lambda a, b: jnp.where(fire, a, b), after, (x, mode)
-        )
+        x, mode = jtu.tree_map(lambda a, b: jnp.where(fire, a, b), after, (x, mode))
         return i + 1, x, mode, fire
 
     init = (jnp.asarray(0, jnp.int32), x, mode, wanted)

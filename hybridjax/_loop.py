@@ -154,9 +154,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         x_end=state.x,
         mode_end=state.mode,
         guard_end=state.guard_end,
-        result=RESULTS.where(
-            state.done, state.result, RESULTS.max_steps_reached
-        ),  # pyright: ignore
+        result=RESULTS.where(state.done, state.result, RESULTS.max_steps_reached),  # pyright: ignore
         num_events=state.num_events,
         num_steps=state.num_steps,
         num_accepted=state.num_accepted,
@@ -165,7 +163,8 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
 
 
 def _empty_rows(x, mode, n) -> _Rows:
-    empty = lambda shape, dtype: lax.empty((n, *shape), dtype)
+    # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
+    empty = lambda shape, dtype: jnp.zeros((n, *shape), dtype)
     return _Rows(
         t=empty((), x.dtype),
         dt=empty((), x.dtype),
@@ -288,7 +287,9 @@ class _Loop(eqx.Module):
         t_aim = jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
         dt = jnp.where(s.landing, s.landing_dt, t_aim - s.t)
         dt = jnp.where(active, dt, 0)
-        step = solver_step(self.settings.solver, self.system, s.t, dt, s.x, s.flow, s.mode)
+        step = solver_step(
+            self.settings.solver, self.system, s.t, dt, s.x, s.flow, s.mode
+        )
         t1 = jnp.where(s.landing, s.t + dt, t_aim)
         g, rate = self.system.guard_rates(t1, step.x, s.mode, step.flow)
         finite = (
@@ -467,9 +468,7 @@ class _Loop(eqx.Module):
             return self.system.guards(t, step.interpolation.evaluate(t), s.mode)
 
         g_check = jax.vmap(guards_at)(points)
-        c = find_crossings(
-            s.g, dt * s.rate, g, dt * rate, g_check, self.grazing_tol
-        )
+        c = find_crossings(s.g, dt * s.rate, g, dt * rate, g_check, self.grazing_tol)
         # Below this length, shortening a step tells nothing more.
         short = dt <= 64 * self.same_time
         certain = (c.certain.all() | short) & jnp.isfinite(g_check).all()
@@ -561,7 +560,9 @@ class _Loop(eqx.Module):
             return result, s.quick_firings, s.last_fired
         fired = event & (jnp.arange(s.g.shape[0]) == guard)
         quick = t - s.last_fired <= _ZENO_GAP * self.eps * self.scale
-        count = jnp.where(fired, jnp.where(quick, s.quick_firings + 1, 0), s.quick_firings)
+        count = jnp.where(
+            fired, jnp.where(quick, s.quick_firings + 1, 0), s.quick_firings
+        )
         zeno = event & (count >= _ZENO_COUNT).any()
         result = RESULTS.where(zeno, RESULTS.zeno, result)
         return result, count, jnp.where(fired, t, s.last_fired)

@@ -120,9 +120,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
     def flow(row: _Row, dx):
         def moved():
             _, dx_pre = directional(
-                lambda system, x: flow_for(
-                    solver, system, row.t, row.dt, x, row.mode
-                ),
+                lambda system, x: flow_for(solver, system, row.t, row.dt, x, row.mode),
                 (system, row.x),
                 (inputs.system, dx),
             )
@@ -205,7 +203,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         jnp.zeros((n_guards,), dx0.dtype),
         jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
     )
-    empty = lambda like: lax.empty(like.shape, like.dtype)
+    empty = jnp.zeros_like
     empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t))
     carry = (jnp.asarray(0, jnp.int32), dx0, dt0, resolved, empty)
     _, dx, _, _, out = lax.while_loop(lambda c: c[0] < num_rows, body, carry)

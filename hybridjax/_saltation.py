@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ._flat import flatten_system, FlatSystem
+from ._flat import FlatSystem, flatten_system
 from ._start import start
 from ._system import AbstractHybridSystem
 

@@ -115,7 +115,9 @@ def simulate(
                 f"{type(value).__name__}."
             )
         if value < 1:
-            raise ValueError(f"Argument `{name}` must be at least 1, but it is {value}.")
+            raise ValueError(
+                f"Argument `{name}` must be at least 1, but it is {value}."
+            )
     if not is_traced((begin.t, end)) and bool(end < begin.t):
         raise ValueError(_backward(begin.t, end))
     if dt0 is not None:

@@ -90,7 +90,9 @@ class Solution(eqx.Module):
         """
         return self.evaluate_with_mode(t)[0]
 
-    def evaluate_with_mode(self, t: Real[Array, "..."] | float) -> tuple[PyTree, PyTree]:
+    def evaluate_with_mode(
+        self, t: Real[Array, "..."] | float
+    ) -> tuple[PyTree, PyTree]:
         """As `evaluate`, and the mode at that time."""
         path = self._path.open()
         t = jnp.asarray(t, path.tape.t_end.dtype)

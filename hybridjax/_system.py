@@ -41,7 +41,9 @@ class AbstractHybridSystem(eqx.Module):
     """
 
     @abc.abstractmethod
-    def flow(self, t: Float[Array, ""], x: PyTree, mode: PyTree, args: PyTree) -> PyTree:
+    def flow(
+        self, t: Float[Array, ""], x: PyTree, mode: PyTree, args: PyTree
+    ) -> PyTree:
         """The vector field.
 
         **Arguments:**

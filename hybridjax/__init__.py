@@ -7,6 +7,7 @@ from ._automaton import (
     ModalState as ModalState,
     Transition as Transition,
 )
+from ._b_derivative import b_derivative as b_derivative, BDerivative as BDerivative
 from ._errors import SimulationError as SimulationError
 from ._event_selected import EventSelectedSystem as EventSelectedSystem
 from ._locate import Locate as Locate

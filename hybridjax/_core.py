@@ -62,9 +62,9 @@ def _tape_jvp(primals, tangents, **kwargs):
     out = push(Inputs(*tangents), recording)
     t_tape = jtu.tree_map(lambda _: None, tape)
     t_tape = eqx.tree_at(
-        lambda t: (t.x, t.x_pre, t.x_end, t.t_event),
+        lambda t: (t.x, t.x_pre, t.x_end, t.t_event, t.t_end),
         t_tape,
-        (out.x, out.x_pre, out.x_end, out.t_event),
+        (out.x, out.x_pre, out.x_end, out.t_event, out.t_end),
         is_leaf=lambda leaf: leaf is None,
     )
     return tape, t_tape

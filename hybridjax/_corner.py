@@ -39,13 +39,25 @@ def max_corner_events(n_guards: int) -> int:
 
 
 def resolve_corner(
-    system: FlatSystem, t, x, mode, dsystem, dx, tol, wanted: Bool[Array, ""]
+    system: FlatSystem,
+    t,
+    x,
+    mode,
+    dsystem,
+    dx,
+    tol,
+    wanted: Bool[Array, ""],
+    earliest: Float[Array, ""],
 ) -> Corner:
     """Passes a tangent at fixed time through all events at `(t, x)`.
 
     Repeatedly: each guard at zero would be met after the time
     `tau = -Dg (dt, dx, dsystem) / (dg/dt)`; the least `tau` comes first; the tangent
     flows there, and is mapped by the reset's derivative.
+
+    No event happens before the one before it, nor the first before `earliest`, the
+    tangent of the time at which the simulation starts, or minus infinity: a guard that
+    is watched only from then on, and was passed before, fires then.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
     time = jnp.zeros_like(t)
@@ -66,11 +78,11 @@ def resolve_corner(
         return flow, g, rate, fires_at_once(g, rate, tol)
 
     def cond(carry):
-        i, _, unfinished = carry
+        i, _, _, unfinished = carry
         return (i < limit) & eqxi.unvmap_any(unfinished)
 
     def body(carry):
-        i, c, unfinished = carry
+        i, c, earliest, unfinished = carry
         flow, g, rate, firing = guards(c)
         fire = unfinished & firing.any()
         _, dg = directional(
@@ -81,9 +93,10 @@ def resolve_corner(
         tau = -dg / jnp.where(firing, rate, 1)
         # In the guard set, not on its boundary: a reset led there, and it fires now.
         inside = g < -tol * jnp.abs(rate)
-        tau = jnp.where(inside, 0, tau)
         j = jnp.argmin(jnp.where(firing, jnp.where(inside, -jnp.inf, tau), jnp.inf))
-        dt, dx = c.dt + tau[j], c.dx + tau[j] * flow
+        at_once = jnp.where(jnp.isfinite(earliest), earliest - c.dt, 0)
+        tau = jnp.where(inside[j], at_once, jnp.maximum(tau[j], earliest - c.dt))
+        dt, dx = c.dt + tau, c.dx + tau * flow
 
         def jump(system, t, x):
             return system.jump(t, x, c.mode, j.astype(jnp.int32))
@@ -101,12 +114,13 @@ def resolve_corner(
             order=c.order.at[i].set(j.astype(jnp.int32)),
             count=c.count + 1,
         )
-        c = jtu.tree_map(lambda a, b: jnp.where(fire, a, b), new, c)
-        return i + 1, c, fire
+        c, earliest = jtu.tree_map(
+            lambda a, b: jnp.where(fire, a, b), (new, dt), (c, earliest)
+        )
+        return i + 1, c, earliest, fire
 
-    _, corner, _ = lax.while_loop(
-        cond, body, (jnp.asarray(0, jnp.int32), corner, wanted)
-    )
+    carry = (jnp.asarray(0, jnp.int32), corner, earliest, wanted)
+    _, corner, _, _ = lax.while_loop(cond, body, carry)
     flow = system.flow(t, corner.x, corner.mode)
     return eqx.tree_at(lambda c: c.dx, corner, corner.dx - corner.dt * flow)
 

@@ -7,8 +7,10 @@ of Hermite interpolation has. Whatever is said about g is said only if it holds 
 functions that near H; otherwise the step must be shortened. See `docs/semantics.md`.
 """
 
+import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -32,17 +34,60 @@ _ISOLATION = 1e-3
 
 
 class Crossing(NamedTuple):
-    certain: Bool[Array, " n_guards"]  # is H good enough to say anything
-    root: Float[Array, " n_guards"]  # first crossing in [0, 1], or inf
-    lower: Float[Array, " n_guards"]  # H is decreasing from here ...
-    upper: Float[Array, " n_guards"]  # ... to here, with the root in between
-    turns: Bool[Array, " n_guards"]  # no crossing: a rise that turns round below zero
-    factor: Float[Array, " n_guards"]  # by which the step length could be scaled
-    grazing: Bool[Array, " n_guards"]  # a minimum of H that is zero to the tolerance
+    """Of one guard, or of several: then its arrays have shape `(n_guards,)`."""
+
+    certain: Bool[Array, "..."]  # is H good enough to say anything
+    root: Float[Array, "..."]  # first crossing in [0, 1], or inf
+    lower: Float[Array, "..."]  # H is decreasing from here ...
+    upper: Float[Array, "..."]  # ... to here, with the root in between
+    turns: Bool[Array, "..."]  # no crossing: a rise that turns round below zero
+    factor: Float[Array, "..."]  # by which the step length could be scaled
+    grazing: Bool[Array, "..."]  # a minimum of H that is zero to the tolerance
 
 
 def weight(s):
     return 16 * s**2 * (1 - s) ** 2
+
+
+def clearly_positive(g0, d0, g1, d1, g_check, grazing_tol):
+    """Are all guards so far from zero over the step that nothing more needs be known?
+
+    A cubic lies within the hull of its Bernstein coefficients. Takes the arguments of
+    `find_crossings`; returns the answer, and the factor by which the next step may be
+    longer as far as the guards are concerned.
+    """
+    if g0.shape[0] == 0:
+        return jnp.asarray(True), jnp.asarray(10.0, g0.dtype)
+    error = _error(g0, d0, g1, d1, g_check)
+    least = jnp.minimum(jnp.minimum(g0 + d0 / 3, g1 - d1 / 3), g1)
+    # A guard that has just fired starts at zero, and rises.
+    start = (g0 > _VALUE_MARGIN * error) | (d0 > _SLOPE_MARGIN * error)
+    touch = grazing_tol * jnp.maximum(jnp.abs(d0), jnp.abs(d1))
+    clear = (least > _VALUE_MARGIN * error + touch) & start
+    ratio = jnp.min(least / jnp.maximum(error, jnp.finfo(g0.dtype).tiny))
+    factor = 0.9 * jnp.sqrt(jnp.sqrt(jnp.maximum(ratio / _VALUE_MARGIN, 1)))
+    return clear.all(), jnp.clip(factor, 1, 10)
+
+
+def _error(g0, d0, g1, d1, g_check):
+    """The amplitude of the error of a cubic, in units of `weight`."""
+    s = np.asarray(CHECK_POINTS)
+    basis = np.stack(
+        [
+            (1 + 2 * s) * (1 - s) ** 2,
+            s * (1 - s) ** 2,
+            s**2 * (3 - 2 * s),
+            s**2 * (s - 1),
+        ]
+    )
+    cubic = [
+        sum(float(b) * v for b, v in zip(column, (g0, d0, g1, d1), strict=True))
+        for column in basis.T
+    ]
+    scaled = [
+        jnp.abs(g_check[k] - cubic[k]) / float(weight(s[k])) for k in range(s.size)
+    ]
+    return functools.reduce(jnp.maximum, scaled)
 
 
 def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
@@ -56,6 +101,11 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     - `grazing_tol`: speed at a minimum, relative to the largest speed, under which the
         guard counts as touched tangentially.
     """
+    one = lambda *guard: _find_crossing(*guard, grazing_tol)
+    return jax.vmap(one, in_axes=(0, 0, 0, 0, 1))(g0, d0, g1, d1, g_check)
+
+
+def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     dtype = g0.dtype
     eps = jnp.finfo(dtype).eps
     a = 3 * (g1 - g0) - 2 * d0 - d1
@@ -68,8 +118,7 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         return d0 + s * (2 * a + 3 * s * b)
 
     # The error of the cubic.
-    s_check = jnp.asarray(CHECK_POINTS, dtype)[:, None]
-    error = jnp.max(jnp.abs(g_check - value(s_check)) / weight(s_check), axis=0)
+    error = _error(g0, d0, g1, d1, g_check)
     size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
     error_floor = 64 * eps * size  # rounding
 
@@ -77,39 +126,40 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     s1, s2 = _extrema(d0, a, b)
     s1, s2 = jnp.clip(s1, 0, 1), jnp.clip(s2, 0, 1)
     knots = jnp.stack([jnp.zeros_like(s1), s1, s2, jnp.ones_like(s1)])
-    heights = value(knots).at[0].set(g0).at[3].set(g1)
+    # At the ends as given: rounding must not make an extremum there.
+    heights = jnp.where(knots <= 0, g0, jnp.where(knots >= 1, g1, value(knots)))
     falls = (heights[:-1] > 0) & (heights[1:] <= 0)
     # In the guard set, rising, but turning round before leaving it: fires at the peak.
     turns = (
         (heights[1:-1] <= 0)
-        & (heights[2:] < heights[1:-1])
+        & (heights[2:] < heights[1:-1] - error_floor)
         & (heights[:-2] < heights[1:-1])
     )
     turns = jnp.concatenate([jnp.zeros_like(turns[:1]), turns])
     events = falls | turns
-    has_root = jnp.any(events, axis=0)
-    k = jnp.argmax(events, axis=0)
-    pick = lambda z, k: jnp.take_along_axis(z, k[None], axis=0)[0]
-    lower, upper = pick(knots, k), pick(knots, k + 1)
-    drop = pick(heights, k) - pick(heights, k + 1)
+    has_root = jnp.any(events)
+    k = jnp.argmax(events)
+    lower, upper = knots[k], knots[k + 1]
+    drop = heights[k] - heights[k + 1]
     root = _root(value, slope, lower, upper)
-    turns = has_root & pick(turns, k)
+    turns = has_root & turns[k]
     root = jnp.where(turns, lower, root)
     root = jnp.where(has_root, root, jnp.inf)
 
     # Is g certainly positive before the crossing, and certainly falling across it?
-    n_guards = g0.shape[0]
-    grid = jnp.broadcast_to(jnp.asarray(_GRID, dtype)[:, None], (8, n_guards))
-    points = jnp.concatenate([grid, knots[1:3], jnp.where(has_root, root, 1)[None]])
+    last = jnp.where(has_root, root, 1)
+    points = jnp.concatenate([jnp.asarray(_GRID, dtype), knots[1:3], last[None]])
     h, dh = value(points), slope(points)
-    # The error that would be allowed for the statement to hold at each point.
+    # The error that would be allowed for the statement to hold at each point. Where g
+    # certainly rises it does not fire either: it may be leaving its guard set.
     allowed = jnp.maximum(
-        h / (_VALUE_MARGIN * jnp.maximum(weight(points), eps)), -dh / _SLOPE_MARGIN
+        h / (_VALUE_MARGIN * jnp.maximum(weight(points), eps)),
+        jnp.abs(dh) / _SLOPE_MARGIN,
     )
     falling = has_root & (points >= lower)
     allowed = jnp.where(falling, jnp.maximum(allowed, _ISOLATION * drop), allowed)
     relevant = (points <= root) & (points > 0)
-    allowed = jnp.min(jnp.where(relevant, allowed, jnp.inf), axis=0)
+    allowed = jnp.min(jnp.where(relevant, allowed, jnp.inf))
     certain = (error <= allowed) | (error <= error_floor)
     # The error is of order four in the step length.
     ratio = jnp.maximum(allowed, error_floor) / jnp.maximum(error, error_floor)
@@ -161,6 +211,9 @@ def _grazing(d0, d1, a, b, value, tol):
         inside = (s > 0) & (s <= 1 + 1e-3)
         curvature = 2 * a + 6 * b * s
         near = 2 * curvature * jnp.abs(value(s)) <= (tol * fastest) ** 2
-        return inside & (curvature > 0) & near & (fastest > 0)
+        # A maximum right beside the minimum: g passes without turning round (u³).
+        # The fastest that H moves between them is a quarter of this.
+        turns = curvature * (s2 - s1) > 4 * tol * fastest
+        return inside & (curvature > 0) & near & turns & (fastest > 0)
 
     return at(s1) | at(s2)

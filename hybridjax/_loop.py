@@ -12,6 +12,7 @@ There is no loop over events around a loop over steps: under `vmap` every lane w
 wait for the slowest one at each event.
 """
 
+import dataclasses
 from typing import Any
 
 import diffrax as dfx
@@ -23,10 +24,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._cubic import CHECK_POINTS, find_crossings
+from ._cubic import CHECK_POINTS, clearly_positive, find_crossings
 from ._firing import fires_at_once
 from ._flat import FlatSystem
 from ._locate import Locate
+from ._pack import Packer
 from ._results import RESULTS
 from ._step import solver_step, StepResult, term
 from ._tape import Tape
@@ -91,88 +93,95 @@ class _State(eqx.Module):
     num_events: Int[Array, ""]
     num_steps: Int[Array, ""]
     num_accepted: Int[Array, ""]
-    bad_step: Bool[Array, ""]  # was the last attempt nonfinite
     guard_end: Int[Array, ""]
     result: RESULTS  # pyright: ignore
     done: Bool[Array, ""]
 
 
-class _Rows(eqx.Module):
-    t: Float[Array, " rows"]
-    dt: Float[Array, " rows"]
-    x: Float[Array, "rows n"]
-    x_pre: Float[Array, "rows n"]
+class _Row(eqx.Module):
+    t: Float[Array, ""]
+    dt: Float[Array, ""]
+    rate: Float[Array, ""]
+    x: Float[Array, " n"]
+    x_pre: Float[Array, " n"]
     mode: PyTree
-    event: Int[Array, " rows"]
-    rate: Float[Array, " rows"]
+    event: Int[Array, ""]
+
+
+class _Attempt(eqx.Module):
+    """One solver step, what the controller says of it, and the guards over it."""
+
+    dt: Float[Array, ""]
+    t1: Float[Array, ""]
+    step: StepResult
+    finite: Bool[Array, ""]
+    keep: Bool[Array, ""]
+    failed: Bool[Array, ""]
+    t_next: Float[Array, ""]
+    controller: PyTree
+    g: Float[Array, " n_guards"]
+    rate: Float[Array, " n_guards"]
+    g_check: Float[Array, "points n_guards"]
 
 
 def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
     """Simulates, and returns the tape."""
     loop = _Loop(system, t0, t1, settings)
     state = loop.start(x0, mode0)
-    rows = _empty_rows(x0, mode0, settings.max_steps)
+    states = Packer(state)
+    rows = Packer(_Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
+    # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
+    table = tuple(
+        jnp.zeros((settings.max_steps, size), dtype) for size, dtype in rows.sizes()
+    )
     meter = settings.progress_meter.init()
 
     def cond(carry):
-        i, _, state, _, _ = carry
-        return (i < settings.max_steps) & eqxi.unvmap_any(~state.done)
+        i, _, _, running, _, _ = carry
+        return (i < settings.max_steps) & running
 
     def body(carry):
-        i, row, old, rows, meter = carry
-        state, entry = loop.iterate(old)
-        rows = jtu.tree_map(
-            lambda buffer, value: lax.dynamic_update_index_in_dim(
-                buffer, value, row, 0
-            ),
-            rows,
-            entry,
+        i, row, packed, _, table, meter = carry
+        state, entry = loop.iterate(states, rows, packed)
+        table = tuple(
+            lax.dynamic_update_index_in_dim(buffer, value, row, 0)
+            for buffer, value in zip(table, entry, strict=True)
         )
         # A row in which no lane did anything is written over.
-        row = row + eqxi.unvmap_any((entry.dt > 0) | (entry.event >= 0))
+        new, did = states.unpack(state), rows.unpack(entry)
+        row = row + eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
         span = jnp.where(t1 > t0, t1 - t0, 1)
-        meter = settings.progress_meter.step(meter, (state.t - t0) / span)
-        return i + 1, row, state, rows, meter
+        meter = settings.progress_meter.step(meter, (new.t - t0) / span)
+        return i + 1, row, state, eqxi.unvmap_any(~new.done), table, meter
 
     zero = jnp.asarray(0, jnp.int32)
-    _, num_rows, state, rows, meter = lax.while_loop(
-        cond, body, (zero, zero, state, rows, meter)
+    running = eqxi.unvmap_any(~state.done)
+    _, num_rows, packed, _, table, meter = lax.while_loop(
+        cond, body, (zero, zero, states.pack(state), running, table, meter)
     )
     settings.progress_meter.close(meter)
-    t = jnp.where(jnp.arange(settings.max_steps) < num_rows, rows.t, jnp.inf)
+    state = states.unpack(packed)
+    recorded = rows.unpack(table)
+    t = jnp.where(jnp.arange(settings.max_steps) < num_rows, recorded.t, jnp.inf)
     return Tape(
         t=t,
-        dt=rows.dt,
-        x=rows.x,
-        x_pre=rows.x_pre,
-        mode=rows.mode,
-        event=rows.event,
-        rate=rows.rate,
-        t_event=t + rows.dt,
+        dt=recorded.dt,
+        x=recorded.x,
+        x_pre=recorded.x_pre,
+        mode=recorded.mode,
+        event=recorded.event,
+        rate=recorded.rate,
+        t_event=t + recorded.dt,
         num_rows=num_rows,
         t_end=state.t,
         x_end=state.x,
         mode_end=state.mode,
         guard_end=state.guard_end,
-        result=RESULTS.where(state.done, state.result, RESULTS.max_steps_reached),  # pyright: ignore
+        result=RESULTS.where(state.done, state.result, RESULTS.max_steps_reached),
         num_events=state.num_events,
         num_steps=state.num_steps,
         num_accepted=state.num_accepted,
         corner_tol=loop.corner_tol,
-    )
-
-
-def _empty_rows(x, mode, n) -> _Rows:
-    # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
-    empty = lambda shape, dtype: jnp.zeros((n, *shape), dtype)
-    return _Rows(
-        t=empty((), x.dtype),
-        dt=empty((), x.dtype),
-        x=empty(x.shape, x.dtype),
-        x_pre=empty(x.shape, x.dtype),
-        mode=jtu.tree_map(lambda m: empty(m.shape, m.dtype), mode),
-        event=empty((), jnp.int32),
-        rate=empty((), x.dtype),
     )
 
 
@@ -245,7 +254,6 @@ class _Loop(eqx.Module):
             num_events=zero,
             num_steps=zero,
             num_accepted=zero,
-            bad_step=false,
             guard_end=none,
             result=RESULTS.where(finite, RESULTS.successful, RESULTS.nonfinite_state),
             done=false,
@@ -278,44 +286,133 @@ class _Loop(eqx.Module):
         tol = jnp.where(s.jumped, self.corner_tol, self.same_time)
         return fires_at_once(s.g, s.rate, tol)
 
-    def iterate(self, s: _State) -> tuple[_State, _Rows]:
-        active = ~s.done
-        firing = self.fires_now(s)
-        fire = active & firing.any()
+    def iterate(self, states: Packer, rows: Packer, packed):
+        s: _State = states.unpack(packed)
+        a = self.attempt(s)
+        calm, new, row = self.glide(s, a)
+        glided = (states.pack(new), rows.pack(row))
 
-        # One solver step.
+        attempts = Packer(a)
+        attempt = attempts.pack(a)
+
+        def eventful():
+            s, a = states.unpack(packed), attempts.unpack(attempt)
+            new, row = self.manoeuvre(s, a)
+            return _where(calm, glided, (states.pack(new), rows.pack(row)))
+
+        if self.system.n_guards > 0:
+            glided = _cond_any(~calm, eventful, lambda: glided)
+        return glided
+
+    def attempt(self, s: _State) -> _Attempt:
         t_aim = jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
         dt = jnp.where(s.landing, s.landing_dt, t_aim - s.t)
-        dt = jnp.where(active, dt, 0)
+        dt = jnp.where(s.done, 0, dt)
         step = solver_step(
             self.settings.solver, self.system, s.t, dt, s.x, s.flow, s.mode
         )
         t1 = jnp.where(s.landing, s.t + dt, t_aim)
         g, rate = self.system.guard_rates(t1, step.x, s.mode, step.flow)
+
+        def guards_at(point):
+            t = s.t + point * dt
+            return self.system.guards(t, step.interpolation.evaluate(t), s.mode)
+
+        g_check = jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
         finite = (
             step.okay
-            & jnp.isfinite(step.x).all()
-            & jnp.isfinite(step.flow).all()
-            & jnp.isfinite(g).all()
+            & jnp.isfinite(
+                jnp.concatenate([step.x, step.flow, g, g_check.ravel()])
+            ).all()
         )
-        keep, proposal, ctrl_failed = self.adapt(s, t1, step, finite)
+        keep, t_next, controller, failed = self.adapt(s, t1, step, finite)
+        return _Attempt(
+            dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
+        )
+
+    def glide(self, s: _State, a: _Attempt) -> tuple[Bool[Array, ""], _State, _Row]:
+        """What comes of the step where no guard is near; and where that is so."""
+        clear, factor = clearly_positive(
+            s.g, a.dt * s.rate, a.g, a.dt * a.rate, a.g_check, self.grazing_tol
+        )
+        fire = self.fires_now(s).any()
+        calm = s.done | (~fire & ~s.landing & (clear | ~a.keep))
+        accept = ~s.done & a.keep
+        if self.settings.adaptive:
+            heard = ~s.done
+        else:
+            heard = accept & (a.t1 >= s.t_next - self.same_time)
+        t_next, controller = _where(
+            heard, (a.t_next, a.controller), (s.t_next, s.controller)
+        )
+        result = self.outcome(s, ~s.done & ~accept, a, t_next, s.guard_dt)
+        failed = result != RESULTS.successful
+        new = dataclasses.replace(
+            s,
+            t=jnp.where(accept, a.t1, s.t),
+            x=jnp.where(accept, a.step.x, s.x),
+            flow=jnp.where(accept, a.step.flow, s.flow),
+            g=jnp.where(accept, a.g, s.g),
+            rate=jnp.where(accept, a.rate, s.rate),
+            jumped=s.jumped & ~accept,
+            t_next=t_next,
+            controller=controller,
+            guard_dt=jnp.where(accept, a.dt * factor, s.guard_dt),
+            num_steps=s.num_steps + ~s.done,
+            num_accepted=s.num_accepted + accept,
+            result=result,
+            # The guards are positive at the end of this step: none fires there.
+            done=s.done | failed | (accept & (a.t1 >= self.t1)),
+        )
+        row = _Row(
+            t=s.t,
+            dt=jnp.where(accept, a.dt, 0),
+            rate=jnp.ones_like(s.t),
+            x=s.x,
+            x_pre=a.step.x,
+            mode=s.mode,
+            event=jnp.asarray(-1, jnp.int32),
+        )
+        return calm, new, row
+
+    def outcome(self, s: _State, rejected, a: _Attempt, t_next, guard_dt):
+        """Is there no going on after a step that was rejected?"""
+        stuck = rejected & ~self.resolvable(s.t, t_next, guard_dt)
+        stuck = stuck | (
+            rejected & (a.failed | ((not self.settings.adaptive) & ~a.keep))
+        )
+        dead_end = RESULTS.where(
+            a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state
+        )
+        return _first(s.result, dead_end, stuck)
+
+    def manoeuvre(self, s: _State, a: _Attempt) -> tuple[_State, _Row]:
+        """What comes of the step where a guard is near, or fires."""
+        step, dt, t1, keep = a.step, a.dt, a.t1, a.keep
+        active = ~s.done
+        firing = self.fires_now(s)
+        fire = active & firing.any()
 
         # What the guards say of it.
         moving = active & ~fire & ~s.landing
-        check = self.check_guards(s, dt, step, g, rate, moving & keep)
+        check = self.check_guards(s, a, moving & keep)
         crossed, certain = check["crossed"], check["certain"]
         accept = moving & keep & certain & ~crossed
         aim = moving & keep & certain & crossed
         landing = active & ~fire & s.landing
-        land, delta, landed_guard, give_up = self.landing(s, dt, g, rate, landing, keep)
+        land, delta, landed_guard, give_up = self.landing(
+            s, dt, a.g, a.rate, landing, keep
+        )
 
         # The controller's wish counts only for steps that it has judged. One that knows
         # nothing of errors is heard where it wanted to go, not at events between.
         if self.settings.adaptive:
-            heard = moving & (accept | ~keep)
+            heard = (moving & (accept | ~keep)) | land
         else:
             heard = (accept | land) & (t1 >= s.t_next - self.same_time)
-        t_next, controller = _where(heard, proposal, (s.t_next, s.controller))
+        t_next, controller = _where(
+            heard, (a.t_next, a.controller), (s.t_next, s.controller)
+        )
 
         # The event, if there is one.
         guard = jnp.where(
@@ -325,7 +422,7 @@ class _Loop(eqx.Module):
         x_pre = jnp.where(land, step.x + delta * step.flow, s.x)
         t_pre = jnp.where(land, t1 + delta, s.t)
         t_pre = jnp.minimum(t_pre, self.t1)
-        event_rate = _at(jnp.where(fire, s.rate, rate), guard)
+        event_rate = jnp.where(fire, s.rate, a.rate)[guard]
         result, fire_count, last_fired = self.judge(s, event, guard, t_pre)
         event = event & (result == RESULTS.successful)
         grazing = moving & keep & check["grazing"]
@@ -334,15 +431,12 @@ class _Loop(eqx.Module):
         t = jnp.where(accept, t1, jnp.where(event, t_pre, s.t))
         x = jnp.where(accept, step.x, jnp.where(event, x_pre, s.x))
         flow = jnp.where(accept, step.flow, s.flow)
-        g = jnp.where(accept, g, s.g)
-        rate = jnp.where(accept, rate, s.rate)
-        after = self.jump(event, guard, t, x, s.mode, flow, g, rate, t_next, controller)
-        x, mode, flow, g, rate, t_next, controller = after
-        finite_jump = jnp.isfinite(x).all() & jnp.isfinite(g).all()
-        finite_jump = finite_jump & jnp.isfinite(flow).all()
+        g = jnp.where(accept, a.g, s.g)
+        rate = jnp.where(accept, a.rate, s.rate)
+        x, mode, flow, g, rate = self.jump(event, guard, t, x, s.mode, flow, g, rate)
+        finite_jump = jnp.isfinite(jnp.concatenate([x, flow, g])).all()
 
         # Step sizes.
-        bad_step = jnp.where(moving | landing, ~finite, s.bad_step)
         shrink = moving & keep & ~certain
         guard_dt = jnp.where(
             event,
@@ -361,14 +455,11 @@ class _Loop(eqx.Module):
         landing_guard = jnp.where(aim, check["guard"], landed_guard)
 
         # The outcome.
-        stuck = moving & ~accept & ~aim & ~self.resolvable(s.t, t_next, guard_dt)
-        stuck = stuck | (moving & ~keep & (not self.settings.adaptive))
-        dead_end = RESULTS.where(
-            bad_step, RESULTS.nonfinite_state, RESULTS.dt_min_reached
-        )
+        rejected = moving & ~accept & ~aim
         result = _first(result, RESULTS.grazing, grazing)
         result = _first(result, RESULTS.nonfinite_state, event & ~finite_jump)
-        result = _first(result, dead_end, stuck | (moving & ctrl_failed))
+        s_ = dataclasses.replace(s, result=result)
+        result = self.outcome(s_, rejected, a, t_next, guard_dt)
         failed = active & (result != RESULTS.successful)
         named = jnp.where(grazing, check["grazing_guard"], guard)
         guard_end = jnp.where(failed & (event | fire | land | grazing), named, -1)
@@ -394,7 +485,6 @@ class _Loop(eqx.Module):
             num_events=s.num_events + event,
             num_steps=s.num_steps + active,
             num_accepted=s.num_accepted + (accept | (event & land)),
-            bad_step=bad_step,
             guard_end=jnp.where(active, guard_end.astype(jnp.int32), s.guard_end),
             result=RESULTS.where(active, result, s.result),
             done=s.done | failed,
@@ -402,7 +492,7 @@ class _Loop(eqx.Module):
         done = (t >= self.t1) & ~self.fires_now(new).any()
         new = eqx.tree_at(lambda s: s.done, new, new.done | done)
 
-        row = _Rows(
+        row = _Row(
             t=s.t,
             dt=jnp.where(accept, dt, jnp.where(event & land, t_pre - s.t, 0)),
             x=s.x,
@@ -422,13 +512,11 @@ class _Loop(eqx.Module):
         return jnp.minimum(t_next - t, guard_dt) > least
 
     def adapt(self, s: _State, t1, step: StepResult, finite):
-        """Asks the step size controller. Landings are shorter than a step that it has
-        accepted before, or are about to be: it is not asked about them."""
-        controller, adaptive = self.settings.controller, self.settings.adaptive
+        """Asks the step size controller."""
         error = step.error
-        if adaptive and error is not None:
+        if self.settings.adaptive and error is not None:
             error = jnp.where(finite, error, jnp.inf)
-        keep, t0_next, t_next, jump, state, result = controller.adapt_step_size(
+        keep, _, t_next, _, state, result = self.settings.controller.adapt_step_size(
             s.t,
             t1,
             s.x,
@@ -438,48 +526,27 @@ class _Loop(eqx.Module):
             self.settings.solver.error_order(term(self.system, s.mode)),
             s.controller,
         )
-        del t0_next, jump
-        keep = (jnp.asarray(keep) | s.landing) & finite
-        proposal = (
-            jnp.asarray(t_next, s.t.dtype),
-            jtu.tree_map(jnp.asarray, state),
-        )
-        return keep, proposal, result != dfx.RESULTS.successful
+        failed = result != dfx.RESULTS.successful
+        t_next = jnp.asarray(t_next, s.t.dtype)
+        return keep & finite, t_next, jtu.tree_map(jnp.asarray, state), failed
 
-    def check_guards(self, s: _State, dt, step: StepResult, g, rate, wanted):
+    def check_guards(self, s: _State, a: _Attempt, wanted):
         """Is every guard represented well enough, and is one of them crossed?"""
-        n_guards = g.shape[0]
-        if n_guards == 0:
-            false, zero = jnp.asarray(False), jnp.asarray(0, jnp.int32)
-            return dict(
-                crossed=false,
-                certain=jnp.asarray(True),
-                factor=jnp.asarray(jnp.inf, dt.dtype),
-                grazing=false,
-                grazing_guard=zero,
-                turn=false,
-                dt=dt,
-                guard=zero,
-            )
-        points = jnp.asarray(CHECK_POINTS, dt.dtype)
-
-        def guards_at(point):
-            t = s.t + point * dt
-            return self.system.guards(t, step.interpolation.evaluate(t), s.mode)
-
-        g_check = jax.vmap(guards_at)(points)
-        c = find_crossings(s.g, dt * s.rate, g, dt * rate, g_check, self.grazing_tol)
+        dt = a.dt
+        c = find_crossings(
+            s.g, dt * s.rate, a.g, dt * a.rate, a.g_check, self.grazing_tol
+        )
         # Below this length, shortening a step tells nothing more.
         short = dt <= 64 * self.same_time
-        certain = (c.certain.all() | short) & jnp.isfinite(g_check).all()
+        certain = c.certain.all() | short
         guard = jnp.argmin(c.root).astype(jnp.int32)
         root, turn = c.root[guard], c.turns[guard]
         crossed = jnp.isfinite(root)
         wanted = wanted & certain & crossed
         root = _cond_any(
-            wanted,
+            wanted & ~turn,
             lambda: self.refine(
-                s, dt, step, c, root, c.lower[guard], c.upper[guard], wanted & ~turn
+                s, dt, a.step, c, root, c.lower[guard], c.upper[guard], wanted & ~turn
             ),
             lambda: root,
         )
@@ -526,9 +593,6 @@ class _Loop(eqx.Module):
 
     def landing(self, s: _State, dt, g, rate, landing, keep):
         """Did the step end on the guard? The earliest guard that was crossed counts."""
-        if g.shape[0] == 0:
-            false, zero = jnp.asarray(False), jnp.zeros_like(dt)
-            return false, zero, jnp.asarray(0, jnp.int32), false
         target = jnp.arange(g.shape[0]) == s.landing_guard
         correction = jnp.where(g == 0, 0, -g / jnp.where(rate == 0, 1, rate))
         candidate = (target | (g <= 0)) & (rate < 0)
@@ -556,8 +620,6 @@ class _Loop(eqx.Module):
         """May this event happen? Too many events, or an accumulation, end the lane."""
         full = event & (s.num_events >= self.settings.max_events)
         result = RESULTS.where(full, RESULTS.max_events_reached, s.result)
-        if s.g.shape[0] == 0:
-            return result, s.quick_firings, s.last_fired
         fired = event & (jnp.arange(s.g.shape[0]) == guard)
         quick = t - s.last_fired <= _ZENO_GAP * self.eps * self.scale
         count = jnp.where(
@@ -567,28 +629,16 @@ class _Loop(eqx.Module):
         result = RESULTS.where(zeno, RESULTS.zeno, result)
         return result, count, jnp.where(fired, t, s.last_fired)
 
-    def jump(self, event, guard, t, x, mode, flow, g, rate, t_next, controller):
-        """The state after the event, and a fresh step size for what comes."""
-        before = (x, mode, flow, g, rate, t_next, controller)
-        if g.shape[0] == 0:
-            return before
+    def jump(self, event, guard, t, x, mode, flow, g, rate):
+        before = (x, mode, flow, g, rate)
 
         def jumped():
             x_plus, mode_plus = self.system.jump(t, x, mode, jnp.where(event, guard, 0))
             flow = self.system.flow(t, x_plus, mode_plus)
             g, rate = self.system.guard_rates(t, x_plus, mode_plus, flow)
-            if self.settings.adaptive:
-                fresh = self.start_controller(t, x_plus, mode_plus)
-            else:
-                fresh = (t_next, controller)
-            after = (x_plus, mode_plus, flow, g, rate, *fresh)
-            return _where(event, after, before)
+            return _where(event, (x_plus, mode_plus, flow, g, rate), before)
 
         return _cond_any(event, jumped, lambda: before)
-
-
-def _at(vector, index):
-    return vector[index] if vector.shape[0] else jnp.zeros((), vector.dtype)
 
 
 def _first(result, new, happened):

@@ -40,6 +40,7 @@ class Outputs(eqx.Module):
     x_pre: Float[Array, "rows n"] | None
     x_end: Float[Array, " n"] | None
     t_event: Float[Array, " rows"] | None
+    t_end: Float[Array, ""] | None
 
 
 class Recording(eqx.Module):
@@ -140,7 +141,8 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             row.first & (row.dt == 0),
         )
 
-    def corner(row: _Row, dx):
+    def corner(row: _Row, dx, dt_last):
+        at_start = row.first & (row.dt == 0)
         c = resolve_corner(
             system,
             row.t + row.dt,
@@ -150,6 +152,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             dx,
             tape.corner_tol,
             row.leads,
+            jnp.where(at_start, dt_last, -jnp.inf),
         )
         return c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx
 
@@ -158,7 +161,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         dx_one, dt_one = single(row, dx, dt_last)
         resolved = _cond_any(
             row.leads,
-            lambda: _where(row.leads, corner(row, dx), resolved),
+            lambda: _where(row.leads, corner(row, dx, dt_last), resolved),
             lambda: resolved,
         )
         dx_all, dt_all, x_all, mode_all, guard_dt, guard_dx = resolved
@@ -192,7 +195,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         dx_pre, dx, dt_last, dt_event, resolved = after
         out_pre = lax.dynamic_update_index_in_dim(out.x_pre, dx_pre, i, 0)
         out_t = lax.dynamic_update_index_in_dim(out.t_event, dt_event, i, 0)
-        out = Outputs(out_x, out_pre, None, out_t)
+        out = Outputs(out_x, out_pre, None, out_t, None)
         return i + 1, dx, dt_last, resolved, out
 
     resolved = (
@@ -204,13 +207,14 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
     )
     empty = jnp.zeros_like
-    empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t))
+    empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t), None)
     carry = (jnp.asarray(0, jnp.int32), dx0, dt0, resolved, empty)
     _, dx, _, _, out = lax.while_loop(lambda c: c[0] < num_rows, body, carry)
+    dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
     if inputs.t1 is not None:
-        dx = dx + inputs.t1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
-    dead = lambda d: _poison(d, recording.differentiable)
-    return Outputs(dead(out.x), dead(out.x_pre), dead(dx), dead(out.t_event))
+        dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
+    out = Outputs(out.x, out.x_pre, dx, out.t_event, dt1)
+    return jtu.tree_map(lambda d: _poison(d, recording.differentiable), out)
 
 
 def _where(pred, a, b):
@@ -314,6 +318,8 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
     ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
     speed = system.flow(tape.t_end, tape.x_end, tape.mode_end)
     ct_t1 = ct @ speed
+    if cts.t_end is not None:
+        ct_t1 = ct_t1 + cts.t_end
     ct_t = jnp.zeros_like(tape.t_end)
     ct_system = jtu.tree_map(jnp.zeros_like, moving)
     carry = (num_rows - 1, ct, ct_t, ct_system)
@@ -421,8 +427,8 @@ def _pull_transpose(primals, ct_inputs: Inputs):
         *(
             new if _is_linear(old) else None
             for old, new in zip(
-                (cts.x, cts.x_pre, cts.x_end, cts.t_event),
-                (out.x, out.x_pre, out.x_end, out.t_event),
+                (cts.x, cts.x_pre, cts.x_end, cts.t_event, cts.t_end),
+                (out.x, out.x_pre, out.x_end, out.t_event, out.t_end),
                 strict=True,
             )
         )

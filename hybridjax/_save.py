@@ -4,7 +4,6 @@ from typing import Any
 
 import diffrax as dfx
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
@@ -89,7 +88,7 @@ def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
         following = buffer[jnp.clip(index + 1, 0, size - 1)]
         return jnp.where(last.reshape((-1,) + (1,) * end.ndim), end, following)
 
-    ts = pick(tape.t, lax.stop_gradient(tape.t_end))
+    ts = pick(tape.t, tape.t_end)
     xs, modes = pick(tape.x, tape.x_end), jtu.tree_map(pick, tape.mode, tape.mode_end)
     used = index < size
     ts = jnp.where(used, ts, jnp.inf)

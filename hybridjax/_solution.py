@@ -148,8 +148,11 @@ class Path(eqx.Module):
         reached = (time <= tape.t_end + self.same_time) & (
             time >= tape.t[0] - self.same_time
         )
-        # Times from before the row, by rounding, are those of its start.
-        dt = jnp.where(reached, jnp.maximum(time - t, 0) + (s - time), 0)
+        # Times from before the row, by rounding, are those of its start. Rows start at
+        # fixed times, but the end moves with `t1`.
+        start = jax.lax.stop_gradient(t)
+        moved = (s - time) - (t - start)
+        dt = jnp.where(reached, jnp.maximum(time - start, 0) + moved, 0)
         solver = with_gradients(self.solver)
         x = flow_for(solver, self.system, t, dt, x, mode)
         return self.unravel(jnp.where(reached, x, jnp.nan)), mode

@@ -14,16 +14,19 @@ class TwoLegs(AbstractHybridSystem):
     $s = (+a, -a)$, so that its height is $\phi_i = z + r_{i,z}$. In contact the ground
     acts on it with
 
-    $$F_{i,z} = -k \phi_i - c \, (v_z + \omega r_{i,x}), \qquad
-    F_{i,x} = -c_t \, (v_x - \omega r_{i,z}),$$
+    $$F_{i,z} = -k \phi_i - \beta c \, (v_z + \omega r_{i,x}), \qquad
+    F_{i,x} = -\beta c_t \, (v_x - \omega r_{i,z}),$$
 
-    and
+    with $\beta = 1$ if both feet are in contact, and $\beta = \beta_1$ if one is, and
 
     $$m \dot v_x = \sum_i F_{i,x}, \qquad m \dot v_z = \sum_i F_{i,z} - m g, \qquad
     I \dot\omega = \sum_i r_{i,x} F_{i,z} - r_{i,z} F_{i,x}.$$
 
     A foot is in contact where $\phi_i < 0$. The state does not jump; the force does, at
-    touchdown and liftoff, because of the dampers (just before liftoff it can pull).
+    touchdown and liftoff, because of the dampers (just before liftoff it can pull). If
+    $\beta_1 = 1$ the dampers of the feet know nothing of each other, and the final state
+    is a differentiable function of the initial one even where both feet touch down in
+    the same instant; if $\beta_1 \ne 1$ it is only piecewise differentiable there.
 
     **Arguments:**
 
@@ -34,6 +37,8 @@ class TwoLegs(AbstractHybridSystem):
     - `stiffness`: $k$, in N/m.
     - `damping`, `tangential_damping`: $c$ and $c_t$, in N s/m.
     - `gravity`: $g$, in m/s².
+    - `single_support`: $\beta_1$, by which the damping is multiplied while exactly one
+        foot is in contact. 1, or 1/2 in Figure 4 (right) of the paper.
 
     **State:** an array of shape `(6,)`: $x$, $z$ (m), $\theta$ (rad), $v_x$, $v_z$
     (m/s), $\omega$ (rad/s).
@@ -59,6 +64,7 @@ class TwoLegs(AbstractHybridSystem):
     damping: Float[Array, ""] = eqx.field(converter=parameter, default=2.0)
     tangential_damping: Float[Array, ""] = eqx.field(converter=parameter, default=1.0)
     gravity: Float[Array, ""] = eqx.field(converter=parameter, default=9.81)
+    single_support: Float[Array, ""] = eqx.field(converter=parameter, default=1.0)
 
     def feet(self, theta) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
         r"""The horizontal and the vertical offsets (m) of the feet from the centre."""
@@ -72,8 +78,9 @@ class TwoLegs(AbstractHybridSystem):
     def flow(self, t, x, mode, args):
         _, z, theta, vx, vz, omega = x
         rx, rz = self.feet(theta)
-        fz = -self.stiffness * (z + rz) - self.damping * (vz + omega * rx)
-        fx = -self.tangential_damping * (vx - omega * rz)
+        beta = jnp.where(jnp.sum(mode) == 1, self.single_support, 1.0)
+        fz = -self.stiffness * (z + rz) - beta * self.damping * (vz + omega * rx)
+        fx = -beta * self.tangential_damping * (vx - omega * rz)
         fz = jnp.where(mode == 1, fz, 0.0)
         fx = jnp.where(mode == 1, fx, 0.0)
         return jnp.stack(

@@ -201,7 +201,7 @@ class BDerivative(eqx.Module):
         - `ValueError` if the structure or the shapes of `tangent` are wrong.
         """
         self._raise_if_traced("order")
-        order, count = _order(self, self._tangent(tangent))
+        order, count = _order_of(self, self._tangent(tangent))
         return np.asarray(order)[: int(count)]
 
     def is_linear(self, tol: float | None = None) -> bool:
@@ -593,7 +593,7 @@ def _examine(point: _Point):
 
 def _pass(system: FlatSystem, t, x, mode, priority, tol) -> _Passage:
     """Of several guards at zero the one with the least `priority` fires first."""
-    n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
+    limit = max_corner_events(system.n_guards)
     passage = _Passage(
         x=x,
         mode=mode,
@@ -676,7 +676,7 @@ def _push_flat(b: BDerivative, dx):
 
 
 @eqx.filter_jit
-def _order(b: BDerivative, tangent):
+def _order_of(b: BDerivative, tangent):
     dx, _ = ravel_pytree(tangent)
     corner = _resolve(b._point, dx)
     return corner.order, corner.count

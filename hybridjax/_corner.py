@@ -24,10 +24,12 @@ class Corner(eqx.Module):
     mode: PyTree
     dx: Float[Array, " n"]  # the tangent after it, at fixed time
     dt: Float[Array, ""]  # the tangent of the time of the last event
-    # For each guard, the tangents of the time and the state at which it fires (the last
-    # time that it does); NaN if it does not.
+    # For each guard, the tangents of the time and the state at which it fires, and that
+    # state (the last time that it does; NaN if it does not), and how often it does.
     guard_dt: Float[Array, " n_guards"]
     guard_dx: Float[Array, "n_guards n"]
+    guard_x: Float[Array, "n_guards n"]
+    guard_count: Int[Array, " n_guards"]
     order: Int[Array, " max_count"]  # the guards as they fire, then -1
     count: Int[Array, ""]
 
@@ -68,6 +70,8 @@ def resolve_corner(
         dt=time,
         guard_dt=jnp.full((n_guards,), jnp.nan, x.dtype),
         guard_dx=jnp.full((n_guards, x.shape[0]), jnp.nan, x.dtype),
+        guard_x=jnp.full((n_guards, x.shape[0]), jnp.nan, x.dtype),
+        guard_count=jnp.zeros((n_guards,), jnp.int32),
         order=jnp.full((limit,), -1, jnp.int32),
         count=jnp.asarray(0, jnp.int32),
     )
@@ -111,6 +115,8 @@ def resolve_corner(
             dt=dt,
             guard_dt=c.guard_dt.at[j].set(dt),
             guard_dx=c.guard_dx.at[j].set(dx),
+            guard_x=c.guard_x.at[j].set(c.x),
+            guard_count=c.guard_count.at[j].add(1),
             order=c.order.at[i].set(j.astype(jnp.int32)),
             count=c.count + 1,
         )

@@ -101,8 +101,8 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     - `grazing_tol`: speed at a minimum, relative to the largest speed, under which the
         guard counts as touched tangentially.
     """
-    one = lambda *guard: _find_crossing(*guard, grazing_tol)
-    return jax.vmap(one, in_axes=(0, 0, 0, 0, 1))(g0, d0, g1, d1, g_check)
+    axes = (0, 0, 0, 0, 1, None)
+    return jax.vmap(_find_crossing, axes)(g0, d0, g1, d1, g_check, grazing_tol)
 
 
 def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:

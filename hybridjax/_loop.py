@@ -29,7 +29,7 @@ from ._firing import fires_at_once
 from ._flat import FlatSystem
 from ._locate import Locate
 from ._pack import Packer
-from ._results import RESULTS
+from ._results import choose, RESULTS
 from ._step import solver_step, StepResult, term
 from ._tape import Tape
 
@@ -177,7 +177,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         x_end=state.x,
         mode_end=state.mode,
         guard_end=state.guard_end,
-        result=RESULTS.where(state.done, state.result, RESULTS.max_steps_reached),
+        result=choose(state.done, state.result, RESULTS.max_steps_reached),
         num_events=state.num_events,
         num_steps=state.num_steps,
         num_accepted=state.num_accepted,
@@ -255,7 +255,7 @@ class _Loop(eqx.Module):
             num_steps=zero,
             num_accepted=zero,
             guard_end=none,
-            result=RESULTS.where(finite, RESULTS.successful, RESULTS.nonfinite_state),
+            result=choose(finite, RESULTS.successful, RESULTS.nonfinite_state),
             done=false,
         )
         done = ~finite | ((t0 >= self.t1) & ~self.fires_now(state).any())
@@ -381,9 +381,7 @@ class _Loop(eqx.Module):
         stuck = stuck | (
             rejected & (a.failed | ((not self.settings.adaptive) & ~a.keep))
         )
-        dead_end = RESULTS.where(
-            a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state
-        )
+        dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)
         return _first(s.result, dead_end, stuck)
 
     def manoeuvre(self, s: _State, a: _Attempt) -> tuple[_State, _Row]:
@@ -413,6 +411,10 @@ class _Loop(eqx.Module):
         t_next, controller = _where(
             heard, (a.t_next, a.controller), (s.t_next, s.controller)
         )
+        if self.settings.adaptive:
+            # A very short landing must not make the steps after it very short too.
+            enough = jnp.minimum(s.t_next, t1 + 0.1 * (s.t_next - s.t))
+            t_next = jnp.where(land, jnp.maximum(t_next, enough), t_next)
 
         # The event, if there is one.
         guard = jnp.where(
@@ -486,7 +488,7 @@ class _Loop(eqx.Module):
             num_steps=s.num_steps + active,
             num_accepted=s.num_accepted + (accept | (event & land)),
             guard_end=jnp.where(active, guard_end.astype(jnp.int32), s.guard_end),
-            result=RESULTS.where(active, result, s.result),
+            result=choose(active, result, s.result),
             done=s.done | failed,
         )
         done = (t >= self.t1) & ~self.fires_now(new).any()
@@ -619,14 +621,14 @@ class _Loop(eqx.Module):
     def judge(self, s: _State, event, guard, t):
         """May this event happen? Too many events, or an accumulation, end the lane."""
         full = event & (s.num_events >= self.settings.max_events)
-        result = RESULTS.where(full, RESULTS.max_events_reached, s.result)
+        result = choose(full, RESULTS.max_events_reached, s.result)
         fired = event & (jnp.arange(s.g.shape[0]) == guard)
         quick = t - s.last_fired <= _ZENO_GAP * self.eps * self.scale
         count = jnp.where(
             fired, jnp.where(quick, s.quick_firings + 1, 0), s.quick_firings
         )
         zeno = event & (count >= _ZENO_COUNT).any()
-        result = RESULTS.where(zeno, RESULTS.zeno, result)
+        result = choose(zeno, RESULTS.zeno, result)
         return result, count, jnp.where(fired, t, s.last_fired)
 
     def jump(self, event, guard, t, x, mode, flow, g, rate):
@@ -643,4 +645,4 @@ class _Loop(eqx.Module):
 
 def _first(result, new, happened):
     """`new` where it happened and nothing had gone wrong before."""
-    return RESULTS.where(happened & (result == RESULTS.successful), new, result)
+    return choose(happened & (result == RESULTS.successful), new, result)

@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
+import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -154,7 +155,8 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             row.leads,
             jnp.where(at_start, dt_last, -jnp.inf),
         )
-        return c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx
+        at_guards = c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
+        return c.dx, c.dt, c.x, c.mode, *at_guards
 
     def events(row: _Row, dx, dt_last, resolved):
         """Tangents before and after the event, and of its time."""
@@ -164,19 +166,26 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             lambda: _where(row.leads, corner(row, dx, dt_last), resolved),
             lambda: resolved,
         )
-        dx_all, dt_all, x_all, mode_all, guard_dt, guard_dx = resolved
+        dx_all, dt_all, x_all, mode_all = resolved[:4]
+        guard_dt, guard_dx, guard_x, guard_count = resolved[4:]
         together = row.leads | row.inner
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
         j = jnp.maximum(row.event, 0)
         flow_here = system.flow(row.t + row.dt, row.x_pre, row.mode)
-        dx_pre = jnp.where(together, guard_dx[j] - guard_dt[j] * flow_here, dx)
+        # If the order of the tangent gets there in another state, the state before this
+        # event jumps; so does its time, if this is another one of several firings.
+        as_recorded = same_outcome(guard_x[j], (), row.x_pre, ())
+        known = as_recorded | (guard_count[j] == 1)
+        dt_there = jnp.where(known, guard_dt[j], jnp.nan)
+        dx_there = jnp.where(as_recorded, guard_dx[j] - dt_there * flow_here, jnp.nan)
+        dx_pre = jnp.where(together, dx_there, dx)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
         ends = row.inner & ~same_outcome(x_all, mode_all, row.x_next, row.mode_next)
         dx_after = jnp.where(row.leads, dx_all, jnp.where(row.inner, dx, dx_one))
         dx_after = jnp.where(ends & ~row.more, nan, dx_after)
         dt_last = jnp.where(row.leads, dt_all, jnp.where(row.inner, dt_last, dt_one))
-        dt_event = jnp.where(together, guard_dt[j], dt_one)
+        dt_event = jnp.where(together, dt_there, dt_one)
         return dx_pre, dx_after, dt_last, dt_event, resolved
 
     def body(carry):
@@ -205,6 +214,8 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         tape.mode_end,
         jnp.zeros((n_guards,), dx0.dtype),
         jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
+        jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
+        jnp.zeros((n_guards,), jnp.int32),
     )
     empty = jnp.zeros_like
     empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t), None)

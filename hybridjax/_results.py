@@ -1,3 +1,5 @@
+from typing import Any
+
 import diffrax as dfx
 
 
@@ -23,3 +25,8 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The vector field, a guard or a reset returned NaN or infinity. Check them at "
         "the time, mode and state where this happened."
     )
+
+
+def choose(pred, a: Any, b: Any) -> Any:
+    """`RESULTS.where`; type checkers take the items of an enumeration for strings."""
+    return RESULTS.where(pred, a, b)

@@ -20,8 +20,8 @@ def check_saveat(saveat: Any):
     for name in ("solver_state", "controller_state", "made_jump"):
         if getattr(saveat, name):
             raise ValueError(
-                f"Argument `saveat` must not ask for `{name}`: a simulation with events "
-                "starts its solver afresh at every event."
+                f"Argument `saveat` must not ask for `{name}`: a simulation with "
+                "events starts its solver afresh at every event."
             )
     for sub in _subs(saveat):
         if sub.steps not in (0, 1):

@@ -29,7 +29,12 @@ def solver_step(
     tableau = _explicit_tableau(solver)
     if tableau is None:
         return _diffrax_step(solver, system, t, dt, x, flow, mode)
-    ks, x1, flow1 = _explicit_stages(tableau, system, t, dt, x, flow, mode)
+    ks, x1 = _explicit_stages(tableau, system, t, dt, x, flow, mode)
+    if tableau.fsal:
+        # The last slope is the one at the end. A step may have length zero.
+        flow1 = jnp.where(dt == 0, flow, ks[-1] / jnp.where(dt == 0, 1, dt))
+    else:
+        flow1 = system.flow(t + dt, x1, mode)
     error = _weighted(tableau.b_error, ks)
     dense_info = dict(y0=x, y1=x1, k=jnp.stack(ks))
     interpolation = _interpolation(solver, t, dt, x, x1, flow, flow1, dense_info)
@@ -44,7 +49,7 @@ def flow_for(
     flow = system.flow(t, x, mode)
     if tableau is None:
         return _diffrax_step(solver, system, t, dt, x, flow, mode).x
-    return _explicit_stages(tableau, system, t, dt, x, flow, mode, end_flow=False)[1]
+    return _explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
 
 
 def _explicit_tableau(solver) -> dfx.ButcherTableau | None:
@@ -55,7 +60,7 @@ def _explicit_tableau(solver) -> dfx.ButcherTableau | None:
     return tableau if explicit else None
 
 
-def _explicit_stages(tableau, system, t, dt, x, flow, mode, end_flow=True):
+def _explicit_stages(tableau, system, t, dt, x, flow, mode):
     # The stages are unrolled: diffrax's loop over them is what a small system spends
     # most of its time in.
     ks = [dt * flow]
@@ -63,18 +68,9 @@ def _explicit_stages(tableau, system, t, dt, x, flow, mode, end_flow=True):
     for row, c in zip(tableau.a_lower, tableau.c, strict=True):
         last = x + _weighted(row, ks)
         ks.append(dt * system.flow(t + float(c) * dt, last, mode))
-    # With `ssal` the last stage is the solution, with `fsal` the last slope is the
-    # slope there.
-    x1 = last if tableau.ssal and last is not None else x + _weighted(tableau.b_sol, ks)
-    if not end_flow:
-        return ks, x1, None
-    # The last slope is recomputed from `ks` only if `dt` can be divided out: a landing
-    # may have a step length of zero.
-    if tableau.fsal:
-        flow1 = jnp.where(dt == 0, flow, ks[-1] / jnp.where(dt == 0, 1, dt))
-    else:
-        flow1 = system.flow(t + dt, x1, mode)
-    return ks, x1, flow1
+    if tableau.ssal and last is not None:
+        return ks, last
+    return ks, x + _weighted(tableau.b_sol, ks)
 
 
 def _weighted(weights, ks):

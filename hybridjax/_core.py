@@ -78,6 +78,11 @@ _NO_DERIVATIVE = (
 )
 
 
+# So many orders of a corner are compared, at most: few, so that the work is that of the
+# derivative itself.
+_MAX_ORDERS = 8
+
+
 def _exists(tape: Tape):
     return jnp.arange(tape.event.shape[0]) < tape.num_rows
 
@@ -85,7 +90,8 @@ def _exists(tape: Tape):
 def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
     """Does the outcome of some instant with several events depend on their order?
 
-    Tried are each guard first, and the reverse order.
+    Tried are the reverse order, and each guard first (or some of them, of many). A
+    tangent that takes yet another order is checked when it does.
     """
     n_guards = system.n_guards
     if n_guards < 2:
@@ -96,6 +102,7 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
     )
     leads = event & ~inner & jnp.roll(inner, -1)
     ascending = jnp.arange(n_guards, dtype=jnp.int32)
+    tries = min(n_guards, _MAX_ORDERS)
 
     def differs(i):
         at = lambda buffer: lax.dynamic_index_in_dim(buffer, i, keepdims=False)
@@ -113,12 +120,12 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
         reference = outcome(ascending)
 
         def try_one(k, differs):
-            rotated = jnp.mod(ascending - k, n_guards)
-            priority = jnp.where(k < n_guards, rotated, n_guards - ascending)
+            rotated = jnp.mod(ascending - (k * n_guards) // tries, n_guards)
+            priority = jnp.where(k < tries, rotated, n_guards - ascending)
             other = outcome(priority.astype(jnp.int32))
             return differs | ~same_outcome(*reference, *other)
 
-        return at(leads) & lax.fori_loop(1, n_guards + 1, try_one, jnp.asarray(False))
+        return at(leads) & lax.fori_loop(1, tries + 1, try_one, jnp.asarray(False))
 
     def any_differs():
         def body(carry):

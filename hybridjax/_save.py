@@ -82,7 +82,8 @@ def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
     done = exists & ((tape.dt > 0) | event)
     inner = jnp.roll(event & (tape.dt == 0), -1).at[-1].set(False) & event
     (index,) = jnp.nonzero(done & ~inner, size=size, fill_value=size)
-    last = index + 1 >= tape.num_rows
+    # Other lanes of a batch may have more rows.
+    last = rows + 1 >= jnp.sum(done & ~inner)
 
     def pick(buffer, end):
         following = buffer[jnp.clip(index + 1, 0, size - 1)]

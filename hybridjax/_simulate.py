@@ -103,6 +103,7 @@ def simulate(
     dtype = begin.t.dtype
     end = as_time(t1, dtype, "t1")
     check_saveat(saveat)
+    _check_method(solver, stepsize_controller)
     if not isinstance(event_method, Locate):
         raise ValueError(
             "Argument `event_method` must be a `hj.Locate`, but it is a "
@@ -118,8 +119,14 @@ def simulate(
             raise ValueError(
                 f"Argument `{name}` must be at least 1, but it is {value}."
             )
-    if not is_traced((begin.t, end)) and bool(end < begin.t):
-        raise ValueError(_backward(begin.t, end))
+    if not is_traced((begin.t, end)):
+        for name, value in (("t0", begin.t), ("t1", end)):
+            if not np.isfinite(value):
+                raise ValueError(
+                    f"Argument `{name}` must be finite, but it is {value}."
+                )
+        if end < begin.t:
+            raise ValueError(_backward(begin.t, end))
     if dt0 is not None:
         dt0 = as_time(dt0, dtype, "dt0")
     controller = _dynamic_tolerances(stepsize_controller, dtype)
@@ -237,6 +244,22 @@ def _backward(t0, t1) -> str:
         "have a direction in time; to simulate backward, reverse the sign of time in "
         "the system."
     )
+
+
+def _check_method(solver, controller):
+    structure = getattr(solver, "term_structure", None)
+    for_odes = isinstance(structure, type) and issubclass(dfx.ODETerm, structure)
+    if not (isinstance(solver, dfx.AbstractSolver) and for_odes):
+        raise ValueError(
+            "Argument `solver` must be a diffrax solver for ordinary differential "
+            f"equations, such as `diffrax.Tsit5()`, but it is {solver!r}."
+        )
+    if not isinstance(controller, dfx.AbstractStepSizeController):
+        raise ValueError(
+            "Argument `stepsize_controller` must be a diffrax step size controller, "
+            f"such as `diffrax.PIDController(rtol=1e-8, atol=1e-8)`, but it is "
+            f"{controller!r}."
+        )
 
 
 def _dynamic_tolerances(controller, dtype):

@@ -70,6 +70,10 @@ def start(system, t, x, mode, args, *, t_name="t", x_name="x", mode_name="mode")
 
 
 def as_time(t: Any, dtype, name: str) -> Array:
+    if not eqx.is_array_like(t):
+        raise ValueError(
+            f"Argument `{name}` must be a real scalar, but it is a {type(t).__name__}."
+        )
     t = jnp.asarray(t)
     if t.shape != () or jnp.issubdtype(t.dtype, jnp.complexfloating):
         raise ValueError(

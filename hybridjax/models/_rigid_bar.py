@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -36,12 +37,15 @@ class RigidBar(AbstractHybridSystem):
         discontinuous there. No derivative exists.
     - Another inertia, and $e = 0$: both orders end at rest, so that the flow is
         continuous, although the states between the two impacts differ.
+    - `inertia > mass * half_length**2`, $e = 0$ and `release=True`: the end that hits
+        last stays, and the other takes off. The flow is discontinuous.
 
     !!! warning
 
         A contact that holds can pull. It does so between impacts where the bar stands
-        on one end and $z \omega^2 > g$ ([`RigidBar.contact_forces`][] tells), and in
-        an impact if `inertia > mass * half_length**2`. A real bar would take off.
+        on one end and $z \omega^2 > g$ ([`RigidBar.contact_forces`][] tells), and, if
+        not `release`, in an impact if `inertia > mass * half_length**2`. A real bar
+        would take off.
 
     **Arguments:**
 
@@ -51,6 +55,8 @@ class RigidBar(AbstractHybridSystem):
         bar, $m a^2 / 3$.
     - `gravity`: $g$, in m/s².
     - `restitution`: $e$, from 0 to 1.
+    - `release`: whether a contact that would have to pull in an impact lets go: then
+        its $p_i$ is zero, and it has no contact afterwards.
 
     **State:** an array of shape `(4,)`: the height $z$ of the centre (m), the angle
     $\theta$ to the ground (rad, positive when the right end is up), and their rates
@@ -74,6 +80,7 @@ class RigidBar(AbstractHybridSystem):
     inertia: Float[Array, ""]
     gravity: Float[Array, ""]
     restitution: Float[Array, ""]
+    release: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -82,6 +89,7 @@ class RigidBar(AbstractHybridSystem):
         inertia: ArrayLike | None = None,
         gravity: ArrayLike = 9.81,
         restitution: ArrayLike = 0.0,
+        release: bool = False,
     ):
         self.mass = parameter(mass)
         self.half_length = parameter(half_length)
@@ -90,6 +98,7 @@ class RigidBar(AbstractHybridSystem):
         self.inertia = parameter(inertia)
         self.gravity = parameter(gravity)
         self.restitution = parameter(restitution)
+        self.release = release
 
     def contact_forces(self, t, x, mode, args) -> Float[Array, "2"]:
         r"""The forces $\lambda$ (N) of the ground on the ends, positive upwards."""
@@ -113,6 +122,13 @@ class RigidBar(AbstractHybridSystem):
         speeds = vz + self._ends(jnp.cos(theta)) * omega
         change = jnp.where(hits, -(1 + self.restitution) * speeds, -speeds)
         impulses = self._multipliers(theta, hits | (mode == 1), change)
+        if self.release:
+            # Between ends that are decoupled there is only rounding.
+            rounding = 64 * jnp.finfo(impulses.dtype).eps * jnp.sum(jnp.abs(impulses))
+            pulls = impulses < -rounding
+            alone = self._multipliers(theta, hits, change)
+            impulses = jnp.where(jnp.any(pulls), alone, impulses)
+            mode = jnp.where(pulls, 0, mode)
         dvz, domega = self._accelerations(theta, impulses)
         stays = hits & (self.restitution == 0)
         x_plus = jnp.stack([z, theta, vz + dvz, omega + domega])

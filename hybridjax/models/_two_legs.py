@@ -24,9 +24,9 @@ class TwoLegs(AbstractHybridSystem):
 
     A foot is in contact where $\phi_i < 0$. The state does not jump; the force does, at
     touchdown and liftoff, because of the dampers (just before liftoff it can pull). If
-    $\beta_1 = 1$ the dampers of the feet know nothing of each other, and the final state
-    is a differentiable function of the initial one even where both feet touch down in
-    the same instant; if $\beta_1 \ne 1$ it is only piecewise differentiable there.
+    $\beta_1 = 1$ the dampers know nothing of each other, and the final state is a
+    differentiable function of the initial one even where both feet touch down in the
+    same instant; if $\beta_1 \ne 1$ it is only piecewise differentiable there.
 
     **Arguments:**
 

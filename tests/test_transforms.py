@@ -1,0 +1,685 @@
+"""The transformations of JAX, on one and the same call: all give the same derivative.
+
+What is closed over is differentiated too; what has no derivative says so.
+"""
+
+import diffrax as dfx
+import equinox as eqx
+import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+import pytest
+from hybridjax import models
+
+
+_CONTROLLER = dfx.PIDController(rtol=1e-10, atol=1e-10)
+
+
+def _error(got, expected):
+    """The largest error, over the largest number there is."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.shape == expected.shape
+    assert np.all(np.isfinite(got))
+    return np.max(np.abs(got - expected)) / np.max(np.abs(expected))
+
+
+def _bounces(z, n, t1=2.0, floor=0.0):
+    """A ball that bounces `n` times on a floor until `t1`, in closed form: the final
+    height and speed, then the times of the bounces. `z` is q0, v0, g, e."""
+    q, v, g, e = z
+    t, times = 0.0, []
+    for _ in range(n):
+        impact = -jnp.sqrt(v**2 + 2 * g * (q - floor))
+        t = t + (v - impact) / g
+        q, v = floor, -e * impact
+        times.append(t)
+    rest = t1 - t
+    return jnp.stack([q + v * rest - g * rest**2 / 2, v - g * rest, *times])
+
+
+_BALL = jnp.asarray([1.0, 0.3, 9.81, 0.8])
+_BOUNCES = 3
+
+
+def _ball(z, **kwargs):
+    system = models.BouncingBall(gravity=z[2], restitution=z[3])
+    options = dict(stepsize_controller=_CONTROLLER, max_steps=64, max_events=4)
+    return hj.simulate(system, 0.0, 2.0, z[:2], 0, **{**options, **kwargs})
+
+
+def _outcome(z):
+    sol = _ball(z)
+    return jnp.concatenate([sol.x1, sol.events.t[:_BOUNCES]])
+
+
+def _balls(n):
+    """Balls that bounce as often as the first, but earlier or later."""
+    s = jnp.linspace(-1, 1, n)[:, None]
+    return _BALL + s * jnp.asarray([0.02, -0.1, 0.2, 0.01])
+
+
+def test_all_transformations_of_one_call():
+    z = _BALL
+    expected = jax.jacfwd(lambda z: _bounces(z, _BOUNCES))(z)
+    assert _error(_outcome(z), _bounces(z, _BOUNCES)) < 1e-12
+
+    # Outside of any `jax.jit` of the user's own.
+    forward = jax.jacfwd(_outcome)(z)
+    reverse = jax.jacrev(_outcome)(z)
+    assert _error(forward, expected) < 1e-10
+    assert _error(reverse, expected) < 1e-10
+    assert _error(forward, reverse) < 1e-10
+
+    direction = jnp.asarray([0.3, -1.0, 0.2, 0.5])
+    weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
+    _, push = jax.jvp(_outcome, (z,), (direction,))
+    assert _error(push, expected @ direction) < 1e-10
+    gradient = jax.grad(lambda z: weights @ _outcome(z))
+    assert _error(gradient(z), weights @ expected) < 1e-10
+    assert _error(jax.jit(gradient)(z), weights @ expected) < 1e-10
+
+    # With respect to the system itself.
+    def loss(system, factor):
+        sol = hj.simulate(
+            system,
+            0.0,
+            2.0,
+            factor * z[:2],
+            0,
+            stepsize_controller=_CONTROLLER,
+            max_steps=64,
+            max_events=4,
+        )
+        return weights[:2] @ sol.x1 + weights[2:] @ sol.events.t[:_BOUNCES]
+
+    got = eqx.filter_grad(loss)(models.BouncingBall(z[2], z[3]), 1.0)
+    assert isinstance(got, models.BouncingBall)
+    by_system = jnp.stack([got.gravity, got.restitution])
+    assert _error(by_system, (weights @ expected)[2:]) < 1e-10
+
+
+def test_batches_of_every_transformation():
+    zs = _balls(6)
+    expected = jax.vmap(jax.jacfwd(lambda z: _bounces(z, _BOUNCES)))(zs)
+    weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
+    direction = jnp.asarray([0.3, -1.0, 0.2, 0.5])
+
+    forward = jax.vmap(jax.jacfwd(_outcome))(zs)
+    reverse = jax.vmap(jax.jacrev(_outcome))(zs)
+    assert _error(forward, expected) < 1e-10
+    assert _error(reverse, expected) < 1e-10
+    assert _error(forward, reverse) < 1e-10
+    push = jax.vmap(lambda z: jax.jvp(_outcome, (z,), (direction,))[1])(zs)
+    assert _error(push, expected @ direction) < 1e-10
+    gradients = jax.vmap(jax.grad(lambda z: weights @ _outcome(z)))(zs)
+    assert _error(gradients, weights @ expected) < 1e-10
+    # The gradient of a mean: all at once, and what is common to all.
+    mean = lambda zs: jnp.mean(jax.vmap(_outcome)(zs) @ weights)
+    assert _error(jax.grad(mean)(zs), weights @ expected / 6) < 1e-10
+    shift = jax.grad(lambda z: mean(zs + z))(jnp.zeros(4))
+    assert _error(shift, jnp.mean(weights @ expected, axis=0)) < 1e-10
+
+
+#
+# Closures
+#
+
+
+def _closure_outcome(z, floor):
+    """The same ball, as lambdas that close over the numbers."""
+    gravity, restitution = z[2], z[3]
+    system = hj.HybridAutomaton(
+        {"air": lambda t, x, args: dict(q=x["v"], v=-gravity)},
+        [
+            hj.Transition(
+                "air",
+                "air",
+                lambda t, x, args: x["q"] - floor,
+                lambda t, x, args: dict(q=x["q"], v=-restitution * x["v"]),
+            )
+        ],
+    )
+    sol = hj.simulate(
+        system,
+        0.0,
+        2.0,
+        dict(q=z[0], v=z[1]),
+        "air",
+        stepsize_controller=_CONTROLLER,
+        max_steps=64,
+        max_events=4,
+    )
+    return jnp.stack([sol.x1["q"], sol.x1["v"], *sol.events.t[:_BOUNCES]])
+
+
+def test_closures_of_an_automaton():
+    floor = jnp.asarray(0.1)
+    weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
+    loss = lambda z, floor: weights @ _closure_outcome(z, floor)
+    exact = lambda z, floor: weights @ _bounces(z, _BOUNCES, floor=floor)
+    expected = jax.grad(exact, (0, 1))(_BALL, floor)
+    gradient = jax.grad(loss, (0, 1))
+    for fn in (gradient, jax.jit(gradient)):
+        for got, e in zip(fn(_BALL, floor), expected, strict=True):
+            assert _error(got, e) < 1e-10
+    # Another value, in a new closure: nothing of the first call is left.
+    other = gradient(_BALL, floor / 2)
+    assert _error(other[0], jax.grad(exact)(_BALL, floor / 2)) < 1e-10
+    # A batch, forward and in reverse.
+    zs = _balls(3)
+    floors = jnp.linspace(0.0, 0.2, 3)
+    expected = jax.vmap(jax.grad(exact, (0, 1)))(zs, floors)
+    for got, e in zip(jax.vmap(gradient)(zs, floors), expected, strict=True):
+        assert _error(got, e) < 1e-10
+    push = jax.vmap(lambda z, f: jax.jvp(lambda f: loss(z, f), (f,), (1.0,))[1])
+    assert _error(push(zs, floors), expected[1]) < 1e-10
+
+
+def test_closures_of_an_event_selected_system():
+    # x' is `slow` before `place` and `fast` beyond it.
+    def end(z):
+        slow, fast, place, x0 = z
+        system = hj.EventSelectedSystem(
+            lambda t, x, b, args: jnp.where(b > 0, fast, slow),
+            lambda t, x, args: x - place,
+        )
+        sol = hj.simulate(system, 0.0, 1.0, x0[None], max_steps=32, max_events=2)
+        return sol.x1[0]
+
+    def exact(z):
+        slow, fast, place, x0 = z
+        return place + fast * (1 - (place - x0) / slow)
+
+    z = jnp.asarray([1.3, 2.9, 0.4, -0.2])
+    expected = jax.grad(exact)(z)
+    assert _error(jax.grad(end)(z), expected) < 1e-10
+    assert _error(jax.jacfwd(end)(z), expected) < 1e-10
+    zs = z + jnp.linspace(0, 0.1, 3)[:, None]
+    got = jax.jit(jax.vmap(jax.grad(end)))(zs)
+    assert _error(got, jax.vmap(jax.grad(exact))(zs)) < 1e-10
+
+
+def test_neural_network():
+    # A network that is closed over, one in `args`, and one that is the vector field.
+    closed, passed, field = (
+        eqx.nn.MLP(2, 2, 4, 1, jnp.tanh, key=jax.random.key(i)) for i in range(3)
+    )
+    nets, static = eqx.partition((closed, passed, field), eqx.is_inexact_array)
+    flat, unravel = jax.flatten_util.ravel_pytree(nets)
+
+    class Free(eqx.Module):
+        net: eqx.nn.MLP
+
+        def __call__(self, t, x, args):
+            return self.net(x) + jnp.asarray([1.0, 0.3])
+
+    def end(flat):
+        closed, passed, field = eqx.combine(unravel(flat), static)
+        system = hj.HybridAutomaton(
+            {"a": Free(field), "b": lambda t, x, args: args(x) - x},
+            [
+                hj.Transition(
+                    "a",
+                    "b",
+                    lambda t, x, args: 0.6 - x[0] + 0.1 * closed(x)[0],
+                    lambda t, x, args: x + closed(x),
+                )
+            ],
+        )
+        sol = hj.simulate(
+            system,
+            0.0,
+            1.5,
+            jnp.asarray([0.1, -0.2]),
+            "a",
+            passed,
+            stepsize_controller=dfx.PIDController(rtol=1e-12, atol=1e-12),
+            max_steps=256,
+            max_events=2,
+        )
+        return jnp.concatenate([sol.x1, sol.events.t[:1]])
+
+    value, push = jax.jit(lambda z: jax.linearize(end, z))(flat)
+    jacobian = jax.vmap(push, out_axes=1)(jnp.eye(flat.size))
+    weights = jnp.asarray([1.0, -2.0, 0.5])
+    gradient = jax.jit(jax.grad(lambda z: weights @ end(z)))(flat)
+    assert np.all(np.isfinite(value))
+    assert _error(gradient, weights @ jacobian) < 1e-10
+
+    # Finite differences of sixth order along some directions through all parameters.
+    directions = jax.random.normal(jax.random.key(7), (6, flat.size))
+    shifts = jnp.asarray([-3, -2, -1, 1, 2, 3]) * 4e-3
+    points = flat + shifts[:, None, None] * directions
+    values = jax.jit(jax.vmap(jax.vmap(end)))(points)
+    stencil = jnp.asarray([-1, 9, -45, 45, -9, 1]) / 60 / 4e-3
+    differences = jnp.einsum("s,sdo->do", stencil, values)
+    assert _error(directions @ jacobian.T, differences) < 1e-7
+    # Every array of every network matters.
+    for leaf in jtu.tree_leaves(unravel(gradient)):
+        assert np.all(leaf != 0)
+
+
+#
+# States, solvers, dtypes
+#
+
+
+def test_modes_of_different_structure():
+    # A particle falls on a belt: three numbers in the air, two on the belt.
+    def simulate(z):
+        height, speed, slip, drag = z
+        system = hj.HybridAutomaton(
+            {
+                "air": lambda t, x, args: dict(q=x["v"], v=-9.81 + 0 * x["v"], u=speed),
+                "belt": lambda t, x, args: (jnp.stack([x[0][1], -drag * x[0][1]]),),
+            },
+            [
+                hj.Transition(
+                    "air",
+                    "belt",
+                    lambda t, x, args: x["q"],
+                    lambda t, x, args: (jnp.stack([x["u"], -slip * x["v"]]),),
+                )
+            ],
+        )
+        x0 = dict(q=height, v=0 * height, u=0 * height)
+        sol = hj.simulate(
+            system,
+            0.0,
+            1.0,
+            x0,
+            "air",
+            stepsize_controller=_CONTROLLER,
+            max_steps=64,
+            max_events=2,
+        )
+        return sol.x1["belt"][0], sol.events.x_before["air"]
+
+    def exact(z):
+        height, speed, slip, drag = z
+        t = jnp.sqrt(2 * height / 9.81)
+        p = slip * 9.81 * t
+        rest = 1 - t
+        s = speed * t + p * (1 - jnp.exp(-drag * rest)) / drag
+        return jnp.stack([s, p * jnp.exp(-drag * rest)])
+
+    z = jnp.asarray([1.2, 0.7, 0.3, 1.4])
+    zs = z * jnp.linspace(0.8, 1.2, 4)[:, None]
+    expected = jax.vmap(jax.jacfwd(exact))(zs)
+    run = lambda jac: jax.jit(jax.vmap(jac(simulate)))(zs)
+    for jac in (jax.jacfwd, jax.jacrev):
+        end, before = run(jac)
+        assert _error(end, expected) < 1e-7
+        impact = jax.vmap(jax.grad(lambda z: -9.81 * jnp.sqrt(2 * z[0] / 9.81)))(zs)
+        assert _error(before["v"][:, 0], impact) < 1e-7
+
+
+def _stiff(z):
+    """A stiff contact with a damper: the end of a bounce. `z` is q0, stiffness,
+    damping; in closed form as the sum of flight, damped oscillation and flight."""
+
+    class Contact(hj.AbstractHybridSystem):
+        stiffness: jax.Array
+        damping: jax.Array
+
+        def flow(self, t, x, mode, args):
+            force = -self.stiffness * x[0] - self.damping * x[1]
+            return jnp.stack([x[1], jnp.where(mode == 1, force, 0.0) - 9.81])
+
+        def guards(self, t, x, mode, args):
+            return jnp.stack(
+                [
+                    jnp.where(mode == 0, x[0], hj.UNWATCHED),
+                    jnp.where(mode == 1, -x[0], hj.UNWATCHED),
+                ]
+            )
+
+        def jump(self, t, x, mode, event, args):
+            return x, 1 - mode
+
+    return Contact(z[1], z[2]), jnp.stack([z[0], 0 * z[0]])
+
+
+def _stiff_exact(z, t1):
+    height, k, c = z
+    t = jnp.sqrt(2 * height / 9.81)
+    v = -9.81 * t
+    # q'' = -k q - c q' - g, from q = 0 with speed v, until q = 0 again.
+    sink = -9.81 / k
+    omega = jnp.sqrt(k - c**2 / 4)
+
+    def position(s):
+        b = (v - c / 2 * sink) / omega
+        wave = -sink * jnp.cos(omega * s) + b * jnp.sin(omega * s)
+        return sink + jnp.exp(-c / 2 * s) * wave
+
+    speed = jax.grad(position)
+    s = jax.lax.stop_gradient(jnp.pi / omega)
+    for _ in range(8):
+        s = s - position(s) / speed(s)
+    rest = t1 - t - s
+    up = speed(s)
+    return jnp.stack([up * rest - 9.81 * rest**2 / 2, up - 9.81 * rest])
+
+
+def test_stiff_contact_with_an_implicit_solver():
+    z, t1 = jnp.asarray([1.0, 4e4, 40.0]), 0.8
+
+    def end(z):
+        system, x0 = _stiff(z)
+        sol = hj.simulate(
+            system,
+            0.0,
+            t1,
+            x0,
+            0,
+            solver=dfx.Kvaerno5(),
+            stepsize_controller=dfx.PIDController(rtol=1e-10, atol=1e-10),
+            max_steps=1024,
+            max_events=4,
+        )
+        return sol.x1
+
+    expected = jax.jacfwd(_stiff_exact)(z, t1)
+    forward = jax.jit(jax.jacfwd(end))(z)
+    reverse = jax.jit(jax.jacrev(end))(z)
+    scale = np.asarray(z)
+    assert _error(forward * scale, expected * scale) < 1e-7
+    assert _error(forward, reverse) < 1e-10
+
+
+@pytest.mark.parametrize("solver", [dfx.Heun(), dfx.Tsit5(), dfx.Kvaerno3()])
+def test_constant_steps(solver):
+    # These solvers are exact for a ball, so that long steps do not matter.
+    if isinstance(solver, dfx.Kvaerno3):
+        solver = dfx.Kvaerno3(root_finder=dfx.VeryChord(rtol=1e-12, atol=1e-12))
+    controller = dfx.ConstantStepSize()
+
+    def end(z):
+        sol = _ball(
+            z, solver=solver, stepsize_controller=controller, dt0=0.07, max_steps=128
+        )
+        return sol.x1
+
+    expected = jax.jacfwd(lambda z: _bounces(z, _BOUNCES)[:2])(_BALL)
+    assert _error(jax.jacfwd(end)(_BALL), expected) < 1e-9
+    assert _error(jax.jacrev(end)(_BALL), expected) < 1e-9
+
+
+def test_float32():
+    def outcome(z):
+        sol = _ball(z, stepsize_controller=dfx.PIDController(rtol=1e-5, atol=1e-5))
+        assert sol.x1.dtype == sol.events.t.dtype == jnp.float32
+        return jnp.concatenate([sol.x1, sol.events.t[:_BOUNCES]])
+
+    z = _BALL.astype(jnp.float32)
+    expected = jax.jacfwd(lambda z: _bounces(z, _BOUNCES))(_BALL)
+    forward, reverse = jax.jacfwd(outcome)(z), jax.jacrev(outcome)(z)
+    assert forward.dtype == reverse.dtype == jnp.float32
+    assert _error(forward, expected) < 2e-5
+    assert _error(forward, reverse) < 1e-5
+
+
+#
+# Where there is no derivative
+#
+
+
+def test_failed_lanes_do_not_disturb_the_others():
+    # Half of the balls bounce more often than there is room for.
+    zs = jnp.stack([_BALL.at[0].set(q) for q in (1.0, 0.05, 0.9, 0.02)])
+    fine = np.array([True, False, True, False])
+
+    def end(z):
+        sol = _ball(z, max_events=3, throw=False)
+        return sol.x1, sol.result == hj.RESULTS.successful
+
+    weights = jnp.asarray([1.0, -0.3])
+
+    def each(zs):
+        x1, okay = jax.vmap(end)(zs)
+        return x1 @ weights, okay
+
+    exact = lambda z: weights @ _bounces(z, _BOUNCES)[:2]
+    expected = np.asarray(jax.vmap(jax.grad(exact))(zs[fine]))
+
+    def total(zs, masked):
+        value, okay = each(zs)
+        return jnp.sum(jnp.where(okay | ~masked, value, 0.0)), okay
+
+    gradient = jax.jit(jax.grad(total, has_aux=True))
+    got, okay = gradient(zs, True)
+    assert np.all(np.asarray(okay) == fine)
+    assert _error(got[fine], expected) < 1e-10
+    assert np.all(got[~fine] == 0)
+    got, _ = gradient(zs, False)
+    assert _error(got[fine], expected) < 1e-10
+    assert np.all(np.isnan(got[~fine]))
+    # What all lanes share: NaN, unless the failed ones are left out.
+    shared = jax.jit(jax.grad(lambda s, m: total(zs + s, m)[0]))
+    assert _error(shared(jnp.zeros(4), True), expected.sum(0)) < 1e-10
+    assert np.all(np.isnan(shared(jnp.zeros(4), False)))
+    # Forward.
+    _, push, _ = jax.jvp(each, (zs,), (jnp.ones_like(zs),), has_aux=True)
+    assert _error(push[fine], expected.sum(1)) < 1e-10
+    assert np.all(np.isnan(push[~fine]))
+
+
+def _touch(z, throw):
+    """A parabola that touches the guard where z is zero."""
+    system = hj.HybridAutomaton(
+        {"a": lambda t, x, args: jnp.stack([x[1], jnp.asarray(2.0)])},
+        [hj.Transition("a", "a", lambda t, x, args: x[0], lambda t, x, args: -x)],
+    )
+    x0 = jnp.stack([1 + z, -2 + 0 * z])
+    sol = hj.simulate(system, 0.0, 2.0, x0, "a", throw=throw, max_steps=64)
+    return sol.x1[0]
+
+
+def test_grazing_has_no_derivative():
+    zs = jnp.asarray([0.0, 0.5])
+    got = jax.jit(jax.vmap(jax.grad(lambda z: _touch(z, False))))(zs)
+    assert np.isnan(got[0])
+    assert _error(got[1], 1.0) < 1e-12
+    with pytest.raises(Exception, match="tangentially"):
+        jax.block_until_ready(jax.grad(lambda z: _touch(z, True))(0.0))
+
+
+@pytest.mark.parametrize("power", [3, 5])
+def test_guard_that_comes_to_rest_at_zero(power):
+    # The guard u^3 has no speed at its zero: the derivative is right, or there is none.
+    def simulate(z):
+        u0, v = z
+        system = hj.HybridAutomaton(
+            {"a": lambda t, x, args: -args * jnp.ones(1)},
+            [
+                hj.Transition(
+                    "a",
+                    "a",
+                    lambda t, x, args: x[0] ** power,
+                    lambda t, x, args: x - 1.0,
+                )
+            ],
+        )
+        sol = hj.simulate(
+            system,
+            0.0,
+            1.0,
+            u0[None],
+            "a",
+            v,
+            throw=False,
+            max_steps=256,
+            max_events=2,
+            stepsize_controller=_CONTROLLER,
+        )
+        return jnp.stack([sol.x1[0], sol.events.t[0]]), sol.events.count
+
+    z = jnp.stack([jnp.linspace(0.2, 0.7, 11), jnp.linspace(1.0, 3.0, 11)], axis=1)
+    run = lambda jac: jax.jit(jax.vmap(jac(simulate, has_aux=True)))(z)
+    u0, v = z.T
+    zero, one = 0 * u0, 1 + 0 * u0
+    expected = np.stack(
+        [np.stack([one, -one], axis=1), np.stack([1 / v, -u0 / v**2], axis=1)], axis=1
+    )
+    del zero
+    for jac in (jax.jacfwd, jax.jacrev):
+        got, count = run(jac)
+        bad = ~np.isfinite(np.asarray(got))
+        assert np.all(np.asarray(count)[~bad.any((1, 2))] == 1)
+        assert np.max(np.where(bad, 0, np.abs(got - expected))) < 1e-4
+
+
+def test_reset_that_is_undefined_away_from_its_guard():
+    # The square root is NaN while the ball rises, as it does at the start, and in the
+    # lane that never falls on the ground.
+    class Ball(hj.AbstractHybridSystem):
+        gravity: jax.Array
+
+        def flow(self, t, x, mode, args):
+            return jnp.stack([x[1], -self.gravity])
+
+        def guards(self, t, x, mode, args):
+            return x[:1]
+
+        def jump(self, t, x, mode, event, args):
+            return jnp.stack([x[0], jnp.sqrt(-x[1])]), mode
+
+    def simulate(z):
+        sol = hj.simulate(
+            Ball(z[1]),
+            0.0,
+            1.0,
+            jnp.stack([0.1, z[0]]),
+            0,
+            stepsize_controller=_CONTROLLER,
+            max_steps=32,
+            max_events=3,
+        )
+        return jnp.stack([*sol.x1, sol.events.x_after[0, 1]])
+
+    def exact(z):
+        v, g = z
+        down = jnp.sqrt(v**2 + 0.2 * g)
+        t = (v + down) / g
+        up, rest = jnp.sqrt(down), 1 - t
+        return jnp.stack([up * rest - g * rest**2 / 2, up - g * rest, up])
+
+    zs = jnp.asarray([[1.0, 9.81], [1.5, 6.0], [9.0, 9.81]])
+    expected = jax.vmap(jax.jacfwd(exact))(zs)
+    for jac in (jax.jacfwd, jax.jacrev):
+        got = jax.jit(jax.vmap(jac(simulate)))(zs)
+        assert _error(got[:2], expected[:2]) < 1e-10
+        # No event: the state at the end of a flight; and nothing after an event.
+        assert _error(got[2, 0], jnp.asarray([1.0, -0.5])) < 1e-10
+        assert np.all(got[2, 2] == 0)
+
+
+#
+# Second derivatives
+#
+
+
+def _final(z):
+    sol = hj.simulate(
+        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
+    )
+    return sol.x1[0]
+
+
+def _saved(z):
+    saveat = dfx.SaveAt(ts=jnp.asarray([0.5, 1.5]))
+    sol = hj.simulate(
+        models.BouncingBall(z[2], z[3]),
+        z[4],
+        z[5],
+        z[:2],
+        0,
+        saveat=saveat,
+        max_steps=32,
+    )
+    return sol.xs[1, 0]
+
+
+def _event_time(z):
+    sol = hj.simulate(
+        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
+    )
+    return sol.events.t[0]
+
+
+def _log(z):
+    sol = hj.simulate(
+        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
+    )
+    log = sol.events
+    return log.x_before[0, 1] + log.x_after[0, 1] + log.normal_speed[0]
+
+
+def _evaluated(z):
+    sol = hj.simulate(
+        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
+    )
+    return sol.evaluate(1.5)[0]
+
+
+_POINT = jnp.asarray([1.0, 0.3, 9.81, 0.8, 0.0, 2.0])
+_SECOND = {
+    "hessian": jax.hessian,
+    "grad of grad": lambda f: jax.jacrev(jax.jacrev(f)),
+    "forward over forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
+    "forward over reverse": lambda f: jax.jacfwd(jax.jacrev(f)),
+    "reverse over forward": lambda f: jax.jacrev(jax.jacfwd(f)),
+    "jvp of grad": lambda f: lambda z: jax.jvp(jax.grad(f), (z,), (z,))[1],
+    "grad of jvp": lambda f: jax.grad(lambda z: jax.jvp(f, (z,), (z,))[1]),
+    "under jit": lambda f: jax.jit(jax.hessian(jax.jit(f))),
+    "under vmap": lambda f: lambda z: jax.vmap(jax.hessian(f))(jnp.stack([z, z])),
+}
+_QUANTITIES = (_final, _saved, _event_time, _log, _evaluated)
+
+
+@pytest.mark.parametrize("second", _SECOND)
+@pytest.mark.parametrize("fn", _QUANTITIES)
+def test_second_derivatives_raise(second, fn):
+    with pytest.raises(NotImplementedError, match="finite differences") as info:
+        _SECOND[second](fn)(_POINT)
+    assert "second derivatives" in str(info.value)
+
+
+@pytest.mark.parametrize("fn", _QUANTITIES)
+@pytest.mark.parametrize("first", range(6))
+def test_second_derivatives_with_respect_to_single_inputs_raise(fn, first):
+    # No entry of the Hessian is a silent zero: of x0, parameters, t0 and t1.
+    one = lambda i: lambda s: fn(_POINT.at[i].set(s))
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        jax.grad(jax.grad(one(first)))(_POINT[first])
+    for second in range(6):
+        mixed = lambda s, r, j=second: fn(_POINT.at[first].set(s).at[j].set(r))
+        with pytest.raises(NotImplementedError, match="second derivatives"):
+            jax.jacfwd(jax.grad(mixed), 1)(_POINT[first], _POINT[second])
+
+
+def test_second_derivatives_that_are_none_of_the_simulation():
+    # d²(a² x1) is fine in a, and so is its mixed derivative.
+    fn = lambda a, z: a**2 * _outcome(z)[0]
+    value = _bounces(_BALL, _BOUNCES)[0]
+    slope = jax.grad(lambda z: _bounces(z, _BOUNCES)[0])(_BALL)
+    assert _error(jax.grad(jax.grad(fn))(1.5, _BALL), 2 * value) < 1e-10
+    mixed = jax.jacfwd(jax.grad(fn), 1)(1.5, _BALL)
+    assert _error(mixed, 3 * slope) < 1e-10
+    mixed = jax.jacfwd(jax.grad(fn, 1), 0)(1.5, _BALL)
+    assert _error(mixed, 3 * slope) < 1e-10
+
+
+def test_evaluate_twice_with_respect_to_time():
+    # Between events a solution is a smooth function of time: speed and acceleration.
+    sol = _ball(_BALL)
+    height = lambda t: sol.evaluate(t)[0]
+    assert _error(jax.grad(height)(1.5), sol.evaluate(1.5)[1]) < 1e-10
+    assert _error(jax.grad(jax.grad(height))(1.5), -9.81) < 1e-8
+    # And how its speed depends on the inputs.
+    speed = lambda z: jax.grad(lambda t: _ball(z).evaluate(t)[0])(1.9)
+    expected = jax.grad(lambda z: _bounces(z, _BOUNCES, 1.9)[1])(_BALL)
+    assert _error(jax.grad(speed)(_BALL), expected) < 1e-8

@@ -142,12 +142,13 @@ def simulate(
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
     call = lambda: _simulate(*problem, solver, settings, saveat, throw)
-    if not throw or is_traced(problem):
+    if not throw:
         return call()
 
     def call_and_wait():
         solution = call()
-        jax.block_until_ready(solution.x1)
+        if not is_traced(solution.x1):
+            jax.block_until_ready(solution.x1)
         return solution
 
     return clean_errors(call_and_wait)

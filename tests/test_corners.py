@@ -62,7 +62,7 @@ class Corner:
 
     def __init__(self, seed, n, d, identity=True, table=None, before=0.5):
         rng = np.random.default_rng(seed)
-        self.n, self.d = n, d
+        self.n, self.d, self.before = n, d, before
         self.table, self.normals = council.random_corner(rng, n, d)
         if table is not None:
             self.table = table
@@ -79,7 +79,7 @@ class Corner:
     def batch(self):
         """What `corner_derivatives` takes, for every listing of the surfaces."""
         n, d = self.n, self.d
-        for order in self.listings():
+        for k, order in enumerate(self.listings()):
             listed = council.listing(self.table, self.normals, order)
             table = np.zeros((2**SURFACES, STATES))
             table[:, :d] = np.tile(listed[0], (2 ** (SURFACES - n), 1))
@@ -88,6 +88,10 @@ class Corner:
             normals[:n, :d] = listed[1]
             x0 = np.full(STATES, -10.0)
             x0[:d] = self.x0
+            if self.before > 0:
+                # Much less than what counts as one instant, but it decides the order
+                # that is recorded.
+                x0[:d] += 1e-12 * self.directions[k]
             directions = np.zeros((200, STATES))
             directions[:, :d] = self.directions
             yield table, normals, x0, directions, self.later
@@ -168,14 +172,6 @@ def test_piecewise_constant(corner_results, case):
         # Reverse mode: the piece of the recorded order.
         piece = council.saltation_matrix(normals, field, order)
         np.testing.assert_allclose(results["jacobian"][k], piece, rtol=0, atol=1e-9)
-    print(
-        "ERR",
-        case,
-        np.abs(results["x1"] - exact_x1).max(),
-        np.abs(results["t"][0] - exact_t[:, recorded[0]]).max(),
-        num_orders,
-        len({tuple(o) for o in recorded}),
-    )
 
 
 def test_recorded_orders_differ(corner_results):
@@ -245,7 +241,6 @@ def test_fifty_surfaces():
 
     # Evaluations of the field and of the guards, O(n d) each, grow with n, not with its
     # square: the simulation makes 8 n, and the derivative as many as a few passages.
-    print(EVALUATIONS, np.abs(tangents - np.stack(expected)).max())
     assert EVALUATIONS["flow"] < 30 * n
     assert EVALUATIONS["guards"] < 30 * n
 
@@ -317,6 +312,7 @@ def bar_differences(name, directions):
     values, (event, *_) = jax.tree.map(
         np.asarray, bar_values(points, inertia, restitution)
     )
+    values = {key: a if key == "x1" else a[:, :2] for key, a in values.items()}
     n = len(directions)
 
     def difference(a):
@@ -334,12 +330,11 @@ def test_discontinuous_corner_has_no_derivative(bars, name):
     assert np.isnan(tangents["x1"]).all()
     assert np.isnan(jacobian).all()
     # It is a true discontinuity: the sides differ, however close.
-    _, _, step = 1e-9 * np.eye(4)[:3]
     inertia, restitution = (np.full(2, value) for value in BARS[name])
     step = np.array([0.0, 1e-9, 0.0, 0.0])
     points = np.stack([FLAT + step, FLAT - step])
     sides, _ = bar_values(points, inertia, restitution)
-    assert np.max(np.abs(sides["x1"][0] - sides["x1"][1])) > 0.5
+    assert np.max(np.abs(sides["x1"][0] - sides["x1"][1])) > 0.1
 
 
 @pytest.mark.parametrize(
@@ -499,7 +494,6 @@ def test_relay(relays, name):
     ]
     for tangent, difference in zip(tangents, differences, strict=True):
         np.testing.assert_allclose(tangent, difference, rtol=0, atol=2e-6)
-    print("ERR", name, [np.abs(t - d).max() for t, d in zip(tangents, differences)])
 
     # The gradient is one piece of it: that of all directions, if there is no corner.
     weights = np.arange(1.0, 4.0)

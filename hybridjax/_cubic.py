@@ -11,6 +11,7 @@ import functools
 from typing import NamedTuple
 
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -192,14 +193,19 @@ def _root(value, slope, lower, upper):
     h_lower, h_upper = value(lower), value(upper)
     span = h_lower - h_upper
     s = lower + (upper - lower) * h_lower / jnp.where(span == 0, 1, span)
-    for _ in range(6):
+
+    def improve(_, carry):
+        s, lower, upper = carry
         h, dh = value(s), slope(s)
         lower = jnp.where(h > 0, s, lower)
         upper = jnp.where(h > 0, upper, s)
         newton = s - h / jnp.where(dh == 0, 1, dh)
         inside = (newton > lower) & (newton < upper) & (dh != 0)
-        s = jnp.where(h == 0, s, jnp.where(inside, newton, (lower + upper) / 2))
-    return s
+        new = jnp.where(inside, newton, (lower + upper) / 2)
+        return jnp.where(h == 0, s, new), lower, upper
+
+    # Not unrolled: XLA would repeat all of it in each kernel that needs the root.
+    return lax.fori_loop(0, 6, improve, (s, lower, upper))[0]
 
 
 def _grazing(d0, d1, a, b, value, tol):

@@ -4,10 +4,12 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from ._tie import tie
+
 
 @jax.custom_jvp
 def _gate(x, keep):
-    return x
+    return tie(x, keep)
 
 
 @_gate.defjvp

@@ -23,6 +23,7 @@ from ._flat import FlatSystem
 from ._saltation import directional, event_tangent
 from ._step import flow_for
 from ._tape import Tape
+from ._tie import tie
 
 
 class Inputs(eqx.Module):
@@ -468,8 +469,16 @@ _pull_p = eqxi.create_vprim(
 
 
 def push(inputs: Inputs, recording: Recording) -> Outputs:
+    inputs = _tie_to(recording, inputs)
     return eqxi.filter_primitive_bind(_push_p, inputs, recording)
 
 
 def pull(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
+    cts = _tie_to(recording, cts)
     return eqxi.filter_primitive_bind(_pull_p, cts, wanted, recording)
+
+
+def _tie_to(recording: Recording, tree: PyTree) -> PyTree:
+    # A tangent that all lanes share is made one for each outside of the primitive, so
+    # that JAX sums over them when it transposes.
+    return tie(tree, (recording.system, recording.tape.t_end))

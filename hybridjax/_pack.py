@@ -1,15 +1,11 @@
+import functools
 from typing import Any
 
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
-
-
-# XLA does not fuse into a concatenation, and every scalar of it is then a kernel of its
-# own. Selects by position fuse, but their number grows with the square of the size.
-_SMALL = 64
 
 
 class Packer:
@@ -66,11 +62,12 @@ def _is_float(x) -> bool:
 
 
 def _assemble(parts):
-    size = sum(p.shape[0] for p in parts)
-    if size > _SMALL:
-        return jnp.concatenate(parts)
-    scalars = [p[k] for p in parts for k in range(p.shape[0])]
-    out = jnp.broadcast_to(scalars[0], (size,))
-    for at, scalar in enumerate(scalars[1:], 1):
-        out = jnp.where(np.arange(size) == at, scalar, out)
-    return out
+    """Concatenates. XLA does not fuse into a concatenation: each part of it would be a
+    kernel of its own."""
+    size, at = sum(p.shape[0] for p in parts), 0
+    padded = []
+    for p in parts:
+        zero = jnp.zeros((), p.dtype)
+        padded.append(lax.pad(p, zero, [(at, size - at - p.shape[0], 0)]))
+        at += p.shape[0]
+    return functools.reduce(lax.add, padded)

@@ -41,6 +41,8 @@ class Crossing(NamedTuple):
     root: Float[Array, "..."]  # first crossing in [0, 1], or inf
     lower: Float[Array, "..."]  # H is decreasing from here ...
     upper: Float[Array, "..."]  # ... to here, with the root in between
+    slope: Float[Array, "..."]  # of H at the root
+    residual: Float[Array, "..."]  # how large g may be at the root
     turns: Bool[Array, "..."]  # no crossing: a rise that turns round below zero
     factor: Float[Array, "..."]  # by which the step length could be scaled
     grazing: Bool[Array, "..."]  # a minimum of H that is zero to the tolerance
@@ -123,33 +125,39 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
     error_floor = 64 * eps * size  # rounding
 
-    # Extrema of H: it is monotone between 0, s1, s2 and 1.
-    s1, s2 = _extrema(d0, a, b)
-    s1, s2 = jnp.clip(s1, 0, 1), jnp.clip(s2, 0, 1)
-    knots = jnp.stack([jnp.zeros_like(s1), s1, s2, jnp.ones_like(s1)])
-    # At the ends as given: rounding must not make an extremum there.
-    heights = jnp.where(knots <= 0, g0, jnp.where(knots >= 1, g1, value(knots)))
-    falls = (heights[:-1] > 0) & (heights[1:] <= 0)
-    # In the guard set, rising, but turning round before leaving it: fires at the peak.
-    turns = (
-        (heights[1:-1] <= 0)
-        & (heights[2:] < heights[1:-1] - error_floor)
-        & (heights[:-2] < heights[1:-1])
+    # Extrema of H: it is monotone between 0, s1, s2 and 1. At the ends as given: rounding
+    # must not make an extremum there.
+    unclipped = _extrema(d0, a, b)
+    s1, s2 = (jnp.clip(s, 0, 1) for s in unclipped)
+    h1, h2 = (
+        jnp.where(s <= 0, g0, jnp.where(s >= 1, g1, value(s))) for s in (s1, s2)
     )
-    turns = jnp.concatenate([jnp.zeros_like(turns[:1]), turns])
-    events = falls | turns
-    has_root = jnp.any(events)
-    k = jnp.argmax(events)
-    lower, upper = knots[k], knots[k + 1]
-    drop = heights[k] - heights[k + 1]
+    zero, one = jnp.zeros_like(g0), jnp.ones_like(g0)
+    pieces = ((zero, g0, s1, h1), (s1, h1, s2, h2), (s2, h2, one, g1))
+    has_root = turns = jnp.zeros_like(g0, bool)
+    lower = upper = drop = zero
+    before = None
+    for left, h_left, right, h_right in pieces:
+        event = (h_left > 0) & (h_right <= 0)
+        turn = jnp.zeros_like(event)
+        if before is not None:
+            # In the guard set, rising, but turning round before leaving it: fires at
+            # the peak.
+            turn = (h_left <= 0) & (before < h_left) & (h_right < h_left - error_floor)
+        first = ~has_root & (event | turn)
+        turns = turns | (first & turn)
+        has_root = has_root | first
+        lower = jnp.where(first, left, lower)
+        upper = jnp.where(first, right, upper)
+        drop = jnp.where(first, h_left - h_right, drop)
+        before = h_left
     root = _root(value, slope, lower, upper)
-    turns = has_root & turns[k]
     root = jnp.where(turns, lower, root)
     root = jnp.where(has_root, root, jnp.inf)
 
     # Is g certainly positive before the crossing, and certainly falling across it?
     last = jnp.where(has_root, root, 1)
-    points = jnp.concatenate([jnp.asarray(_GRID, dtype), knots[1:3], last[None]])
+    points = jnp.concatenate([jnp.asarray(_GRID, dtype), jnp.stack([s1, s2, last])])
     h, dh = value(points), slope(points)
     # The error that would be allowed for the statement to hold at each point. Where g
     # certainly rises it does not fire either: it may be leaving its guard set.
@@ -172,9 +180,11 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         root,
         lower,
         upper,
+        slope(last),
+        error + jnp.abs(value(last)),
         turns,
         factor,
-        _grazing(d0, d1, a, b, value, grazing_tol) & certain,
+        _grazing(unclipped, d0, d1, a, b, value, grazing_tol) & certain,
     )
 
 
@@ -208,8 +218,8 @@ def _root(value, slope, lower, upper):
     return lax.fori_loop(0, 6, improve, (s, lower, upper))[0]
 
 
-def _grazing(d0, d1, a, b, value, tol):
-    s1, s2 = _extrema(d0, a, b)
+def _grazing(extrema, d0, d1, a, b, value, tol):
+    s1, s2 = extrema
     fastest = jnp.maximum(jnp.abs(d0), jnp.abs(d1))
 
     def at(s):

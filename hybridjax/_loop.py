@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._cubic import CHECK_POINTS, clearly_positive, find_crossings
+from ._cubic import CHECK_POINTS, clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._flat import FlatSystem
 from ._locate import Locate
@@ -194,34 +194,18 @@ def _where(pred, a, b):
     return jtu.tree_map(lambda p, q: jnp.where(pred, p, q), a, b)
 
 
-class _Loop(eqx.Module):
-    system: FlatSystem
-    t0: Float[Array, ""]
-    t1: Float[Array, ""]
-    settings: Settings
-
-    # Tolerances in time.
-    @property
-    def scale(self):
-        return jnp.maximum(
-            jnp.maximum(jnp.abs(self.t0), jnp.abs(self.t1)), self.t1 - self.t0
-        )
-
-    @property
-    def eps(self):
-        return jnp.finfo(self.t0.dtype).eps
-
-    @property
-    def same_time(self):
-        return _SAME_TIME * self.eps * self.scale
-
-    @property
-    def corner_tol(self):
-        return self.settings.locate.tolerances(self.t0.dtype)[0] * self.scale
-
-    @property
-    def grazing_tol(self):
-        return self.settings.locate.tolerances(self.t0.dtype)[1]
+class _Loop:
+    def __init__(self, system: FlatSystem, t0, t1, settings: Settings):
+        self.system = system
+        self.t1 = t1
+        self.t0 = t0
+        self.settings = settings
+        # Tolerances in time.
+        self.eps = jnp.finfo(t0.dtype).eps
+        self.scale = jnp.maximum(jnp.maximum(jnp.abs(t0), jnp.abs(t1)), t1 - t0)
+        self.same_time = _SAME_TIME * self.eps * self.scale
+        corner_tol, self.grazing_tol = settings.locate.tolerances(t0.dtype)
+        self.corner_tol = corner_tol * self.scale
 
     def start(self, x0, mode0) -> _State:
         system, t0 = self.system, self.t0
@@ -544,12 +528,12 @@ class _Loop(eqx.Module):
         guard = jnp.argmin(c.root).astype(jnp.int32)
         root, turn = c.root[guard], c.turns[guard]
         crossed = jnp.isfinite(root)
-        wanted = wanted & certain & crossed
+        # A cubic that is as good as a landing needs is not improved upon.
+        sharp = c.residual <= jnp.sqrt(self.eps) * jnp.abs(c.slope)
+        wanted = wanted & certain & crossed & ~turn & ~sharp[guard]
         root = _cond_any(
-            wanted & ~turn,
-            lambda: self.refine(
-                s, dt, a.step, c, root, c.lower[guard], c.upper[guard], wanted & ~turn
-            ),
+            wanted,
+            lambda: self.refine(s, dt, a.step, c, guard, wanted),
             lambda: root,
         )
         return dict(
@@ -563,34 +547,38 @@ class _Loop(eqx.Module):
             guard=guard,
         )
 
-    def refine(self, s: _State, dt, step: StepResult, c, root, lower, upper, wanted):
-        """The first crossing of the least guard, on the step's interpolant, by Newton's
-        method within a bracket."""
+    def refine(self, s: _State, dt, step: StepResult, c: Crossing, guard, wanted):
+        """The first crossing of the least guard, on the step's interpolant: by the
+        secant method within a bracket, beginning with the slope of the cubic."""
         candidates = jnp.isfinite(c.root) & ~c.turns
         tol = jnp.sqrt(self.eps)
 
         def cond(carry):
-            i, _, _, _, open_ = carry
+            i, _, _, _, _, open_ = carry
             return (i < 60) & eqxi.unvmap_any(open_)
 
         def body(carry):
-            i, at, lower, upper, open_ = carry
+            i, at, last, lower, upper, open_ = carry
             t = s.t + at * dt
-            x, dx = jax.jvp(step.interpolation.evaluate, (t,), (jnp.ones_like(t),))
-            g, rate = self.system.guard_rates(t, x, s.mode, dx)
-            k = jnp.argmin(jnp.where(candidates, g, jnp.inf))
-            g, rate = g[k], rate[k] * dt
-            lower_ = jnp.where(g > 0, at, lower)
-            upper_ = jnp.where(g > 0, upper, at)
-            newton = at - g / jnp.where(rate == 0, 1, rate)
-            inside = (rate != 0) & (newton >= lower_) & (newton <= upper_)
-            new = jnp.where(inside, newton, (lower_ + upper_) / 2)
+            g = self.system.guards(t, step.interpolation.evaluate(t), s.mode)
+            g = jnp.min(jnp.where(candidates, g, jnp.inf))
+            at_last, g_last, slope = last
+            run = at - at_last
+            slope = jnp.where(run == 0, slope, (g - g_last) / run)
+            secant = at - g / jnp.where(slope == 0, 1, slope)
+            lower = jnp.where(g > 0, at, lower)
+            upper = jnp.where(g > 0, upper, at)
+            inside = (slope != 0) & (secant >= lower) & (secant <= upper)
+            new = jnp.where(inside, secant, (lower + upper) / 2)
             new = jnp.where(g == 0, at, new)
-            still = open_ & (jnp.abs(new - at) > tol)
-            at = jnp.where(open_, new, at)
-            return i + 1, at, lower_, upper_, still
+            # The slope of the cubic is not trusted with the decision.
+            close = (i > 0) & (jnp.abs(new - at) <= tol)
+            last, at = _where(open_, ((at, g, slope), new), (last, at))
+            return i + 1, at, last, lower, upper, open_ & ~close & (g != 0)
 
-        init = (jnp.asarray(0, jnp.int32), root, lower, upper, wanted)
+        root, lower, upper = c.root[guard], c.lower[guard], c.upper[guard]
+        last = (root, jnp.zeros_like(root), c.slope[guard])
+        init = (jnp.asarray(0, jnp.int32), root, last, lower, upper, wanted)
         return lax.while_loop(cond, body, init)[1]
 
     def landing(self, s: _State, dt, g, rate, landing, keep):

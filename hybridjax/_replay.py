@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ._corner import resolve_corner, same_outcome
 from ._flat import FlatSystem
+from ._pack import Packer
 from ._saltation import directional, event_tangent
 from ._step import flow_for
 from ._tape import Tape
@@ -52,6 +53,19 @@ class Recording(eqx.Module):
     tape: Tape
     differentiable: Array  # False where no derivative exists: NaN
     solver: Any
+
+
+class _Resolved(eqx.Module):
+    """How a tangent passes several events in one instant; see `Corner`."""
+
+    dx: Array
+    dt: Array
+    x: Array
+    mode: PyTree
+    guard_dt: Array
+    guard_dx: Array
+    guard_x: Array
+    guard_count: Array
 
 
 class _Row(eqx.Module):
@@ -143,7 +157,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             row.first & (row.dt == 0),
         )
 
-    def corner(row: _Row, dx, dt_last):
+    def corner(row: _Row, dx, dt_last) -> _Resolved:
         at_start = row.first & (row.dt == 0)
         c = resolve_corner(
             system,
@@ -156,72 +170,82 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             row.leads,
             jnp.where(at_start, dt_last, -jnp.inf),
         )
-        at_guards = c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
-        return c.dx, c.dt, c.x, c.mode, *at_guards
-
-    def events(row: _Row, dx, dt_last, resolved):
-        """Tangents before and after the event, and of its time."""
-        dx_one, dt_one = single(row, dx, dt_last)
-        resolved = _cond_any(
-            row.leads,
-            lambda: _where(row.leads, corner(row, dx, dt_last), resolved),
-            lambda: resolved,
+        return _Resolved(
+            c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
         )
-        dx_all, dt_all, x_all, mode_all = resolved[:4]
-        guard_dt, guard_dx, guard_x, guard_count = resolved[4:]
-        together = row.leads | row.inner
+
+    def together(row: _Row, dx, dt_last, packed):
+        """Tangents before and after an event that shares its instant with others, and
+        of its time."""
+
+        def resolve():
+            new = corner(row, dx, dt_last)
+            return resolutions.pack(_where(row.leads, new, resolutions.unpack(packed)))
+
+        packed = _cond_any(row.leads, resolve, lambda: packed)
+        r: _Resolved = resolutions.unpack(packed)
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
         j = jnp.maximum(row.event, 0)
         flow_here = system.flow(row.t + row.dt, row.x_pre, row.mode)
         # If the order of the tangent gets there in another state, the state before this
         # event jumps; so does its time, if this is another one of several firings.
-        as_recorded = same_outcome(guard_x[j], (), row.x_pre, ())
-        known = as_recorded | (guard_count[j] == 1)
-        dt_there = jnp.where(known, guard_dt[j], jnp.nan)
-        dx_there = jnp.where(as_recorded, guard_dx[j] - dt_there * flow_here, jnp.nan)
-        dx_pre = jnp.where(together, dx_there, dx)
+        as_recorded = same_outcome(r.guard_x[j], (), row.x_pre, ())
+        known = as_recorded | (r.guard_count[j] == 1)
+        dt = jnp.where(known, r.guard_dt[j], jnp.nan)
+        dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
-        ends = row.inner & ~same_outcome(x_all, mode_all, row.x_next, row.mode_next)
-        dx_after = jnp.where(row.leads, dx_all, jnp.where(row.inner, dx, dx_one))
+        ends = row.inner & ~same_outcome(r.x, r.mode, row.x_next, row.mode_next)
+        dx_after = jnp.where(row.leads, r.dx, dx)
         dx_after = jnp.where(ends & ~row.more, nan, dx_after)
-        dt_last = jnp.where(row.leads, dt_all, jnp.where(row.inner, dt_last, dt_one))
-        dt_event = jnp.where(together, dt_there, dt_one)
-        return dx_pre, dx_after, dt_last, dt_event, resolved
+        return dx_pre, dx_after, jnp.where(row.leads, r.dt, dt_last), dt, packed
 
     def body(carry):
-        i, dx, dt_last, resolved, out = carry
+        i, dx, dt_last, packed, out = carry
         row = _row(tape, i)
         out_x = lax.dynamic_update_index_in_dim(out.x, dx, i, 0)
         dx_pre = flow(row, dx)
-        after = (dx_pre, dx_pre, dt_last, jnp.zeros_like(dt_last), resolved)
-        fired = row.event >= 0
+        dt_event = jnp.zeros_like(dt_last)
+        after = (dx_pre, dx_pre, dt_last, dt_event, packed)
         if n_guards > 0:
+            several = row.leads | row.inner
+            alone = (row.event >= 0) & ~several
+            dx_one, dt_one = _cond_any(
+                alone,
+                lambda: _where(
+                    alone, single(row, dx_pre, dt_last), (dx_pre, dt_event)
+                ),
+                lambda: (dx_pre, dt_event),
+            )
+            dt_last_one = jnp.where(alone, dt_one, dt_last)
+            after = (dx_pre, dx_one, dt_last_one, dt_one, packed)
             after = _cond_any(
-                fired,
-                lambda: _where(fired, events(row, dx_pre, dt_last, resolved), after),
+                several,
+                lambda: _where(several, together(row, dx_pre, dt_last, packed), after),
                 lambda: after,
             )
-        dx_pre, dx, dt_last, dt_event, resolved = after
+        dx_pre, dx, dt_last, dt_event, packed = after
         out_pre = lax.dynamic_update_index_in_dim(out.x_pre, dx_pre, i, 0)
         out_t = lax.dynamic_update_index_in_dim(out.t_event, dt_event, i, 0)
         out = Outputs(out_x, out_pre, None, out_t, None)
-        return i + 1, dx, dt_last, resolved, out
+        return i + 1, dx, dt_last, packed, out
 
-    resolved = (
+    nothing = jnp.zeros((n_guards, *dx0.shape), dx0.dtype)
+    resolved = _Resolved(
         dx0,
         dt0,
         tape.x_end,
         tape.mode_end,
         jnp.zeros((n_guards,), dx0.dtype),
-        jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
-        jnp.zeros((n_guards, *dx0.shape), dx0.dtype),
+        nothing,
+        nothing,
         jnp.zeros((n_guards,), jnp.int32),
     )
+    resolutions = Packer(resolved)
     empty = jnp.zeros_like
     empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t), None)
-    carry = (jnp.asarray(0, jnp.int32), dx0, dt0, resolved, empty)
-    _, dx, _, _, out = lax.while_loop(lambda c: c[0] < num_rows, body, carry)
+    init = (jnp.asarray(0, jnp.int32), dx0, dt0, resolutions.pack(resolved), empty)
+    _, dx, _, _, out = lax.while_loop(lambda c: c[0] < num_rows, body, init)
     dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
     if inputs.t1 is not None:
         dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)

@@ -1,7 +1,15 @@
-"""Closed forms and independent references that several test files compare with."""
+"""Closed forms and independent references that several test files compare with, and what
+they compare."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq
+
+
+#
+# Bouncing balls
+#
 
 
 def bounce_times(height, restitution, count, speed=0.0, gravity=9.81):
@@ -26,6 +34,26 @@ def bouncing_ball(height, restitution, t, speed=0.0, gravity=9.81):
         start, q, v = end, 0.0, restitution * impact
 
 
+def ball_outcome(z, bounces, t1=2.0, floor=0.0):
+    """What becomes of a ball that bounces so many times until `t1`, differentiable: the
+    final height and speed, then the times of the bounces. `z` is the initial height and
+    speed, gravity and restitution."""
+    q, v, g, e = z
+    t, times = 0.0, []
+    for _ in range(bounces):
+        impact = -jnp.sqrt(v**2 + 2 * g * (q - floor))
+        t = t + (v - impact) / g
+        q, v = floor, -e * impact
+        times.append(t)
+    rest = t1 - t
+    return jnp.stack([q + v * rest - g * rest**2 / 2, v - g * rest, *times])
+
+
+#
+# Guards
+#
+
+
 def first_root(fn, begin, end, resolution):
     """The first time in `(begin, end]` at which `fn` decreases through zero, or `None`:
     dense sampling, and then Brent's method."""
@@ -36,3 +64,37 @@ def first_root(fn, begin, end, resolution):
         return None
     k = falls[0]
     return brentq(fn, grid[k], grid[k + 1], xtol=1e-15, rtol=8.9e-16)
+
+
+#
+# Derivatives
+#
+
+
+def error(got, expected):
+    """The largest error, over the largest number there is."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.shape == expected.shape
+    assert np.all(np.isfinite(got))
+    if expected.size == 0:
+        return 0.0
+    return np.max(np.abs(got - expected)) / np.max(np.abs(expected))
+
+
+def both_jacobians(fn):
+    """For a function from vectors to `(vector, auxiliary)`, a compiled one that gives,
+    for a batch of vectors, the value, the Jacobian by forward mode, that by reverse
+    mode, and the auxiliary.
+
+    Cheaper to compile than `jax.jacfwd` and `jax.jacrev`: one simulation, its forward
+    replay, and the transpose of that.
+    """
+
+    def one(z):
+        value, push, auxiliary = jax.linearize(fn, z, has_aux=True)
+        forward = jax.vmap(push, out_axes=1)(jnp.eye(z.size, dtype=z.dtype))
+        pull = jax.vmap(jax.linear_transpose(push, z))
+        (reverse,) = pull(jnp.eye(value.size, dtype=value.dtype))
+        return value, forward, reverse, auxiliary
+
+    return jax.jit(jax.vmap(one))

@@ -104,17 +104,21 @@ def _interpolation(solver, t, dt, x0, x1, flow0, flow1, dense_info):
 
 def without_gradients(solver: Any) -> Any:
     """The solver, told that nothing differentiates through its stage loop."""
-    return _scan_kind(solver, "lax")
+    return _replace_scan_kind(solver, {None: "lax"})
 
 
 def with_gradients(solver: Any) -> Any:
-    return _scan_kind(solver, "bounded")
+    return _replace_scan_kind(solver, {None: "bounded", "lax": "bounded"})
 
 
-def _scan_kind(solver, kind):
-    if getattr(solver, "scan_kind", kind) is None:
-        is_none = lambda x: x is None
-        return eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=is_none)
+def _replace_scan_kind(solver, replacements):
+    is_leaf = lambda x: x is None
+    if hasattr(solver, "scan_kind"):
+        kind = replacements.get(solver.scan_kind, solver.scan_kind)
+        solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=is_leaf)
+    if hasattr(solver, "solver"):  # it wraps another one
+        inner = _replace_scan_kind(solver.solver, replacements)
+        solver = eqx.tree_at(lambda s: s.solver, solver, inner)
     return solver
 
 

@@ -161,8 +161,8 @@ def draw(history, path):
         axes.scatter(impacts[:, 0], impacts[:, 1], color=colour, s=28, zorder=4)
         axes.scatter(*solution.x1[:2], color=colour, s=110, edgecolor="k", zorder=5)
     wall: dict[str, Any] = dict(color="0.35", linewidth=5, solid_capstyle="butt")
-    wall_x, back_x, top = scene.wall_position, scene.back_position, 1.8
-    axes.plot([wall_x, wall_x], [0, scene.wall_height], **wall)
+    wall_x, back_x, top = float(scene.wall_position), float(scene.back_position), 1.8
+    axes.plot([wall_x, wall_x], [0, float(scene.wall_height)], **wall)
     axes.plot([back_x, back_x], [0, top], **wall)
     axes.axhspan(-0.1, 0, color="0.35")
     left, end = bin_x - bin_width / 2, bin_x + bin_width / 2

@@ -129,9 +129,7 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     # must not make an extremum there.
     unclipped = _extrema(d0, a, b)
     s1, s2 = (jnp.clip(s, 0, 1) for s in unclipped)
-    h1, h2 = (
-        jnp.where(s <= 0, g0, jnp.where(s >= 1, g1, value(s))) for s in (s1, s2)
-    )
+    h1, h2 = (jnp.where(s <= 0, g0, jnp.where(s >= 1, g1, value(s))) for s in (s1, s2))
     zero, one = jnp.zeros_like(g0), jnp.ones_like(g0)
     pieces = ((zero, g0, s1, h1), (s1, h1, s2, h2), (s2, h2, one, g1))
     has_root = turns = jnp.zeros_like(g0, bool)

@@ -212,9 +212,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             alone = (row.event >= 0) & ~several
             dx_one, dt_one = _cond_any(
                 alone,
-                lambda: _where(
-                    alone, single(row, dx_pre, dt_last), (dx_pre, dt_event)
-                ),
+                lambda: _where(alone, single(row, dx_pre, dt_last), (dx_pre, dt_event)),
                 lambda: (dx_pre, dt_event),
             )
             dt_last_one = jnp.where(alone, dt_one, dt_last)

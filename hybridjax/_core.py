@@ -19,6 +19,7 @@ from ._loop import run, Settings
 from ._replay import Inputs, push, Recording
 from ._step import with_gradients
 from ._tape import Tape
+from ._tie import tie
 
 
 @eqx.filter_custom_jvp
@@ -40,7 +41,11 @@ def tape_of(
     `t1`, which themselves carry none.
     """
     del t0_shift, t1_shift, throw
-    return run(system, t0, t1, x0, mode0, settings)
+    tape = run(system, t0, t1, x0, mode0, settings)
+    # All lanes of a batch have as many rows, but the derivative below raises by way of
+    # this number, for some of them: JAX must see a number for each.
+    num_rows = tie(tape.num_rows, (system, tape))
+    return eqx.tree_at(lambda t: t.num_rows, tape, num_rows)
 
 
 @tape_of.def_jvp

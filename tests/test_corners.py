@@ -465,13 +465,12 @@ def relays():
         stack([points[name] for name in names]),
         stack([directions[name] for name in names]),
     )
+    lanes = [
+        jax.tree.map(lambda a, k=k: np.asarray(a)[k], out) for k in range(len(names))
+    ]
     return {
-        name: (
-            points[name],
-            directions[name],
-            *jax.tree.map(lambda a: np.asarray(a)[k], out),
-        )
-        for k, name in enumerate(names)
+        name: (points[name], directions[name], *lane)
+        for name, lane in zip(names, lanes, strict=True)
     }
 
 

@@ -7,6 +7,7 @@ at the corner for the signs `b`, an integer array of -1 and +1.
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -93,7 +94,8 @@ def exact_flow(normals, field, x, duration):
     n = len(rows)
     x, duration = rational(x), Fraction(duration)
     b, now = -np.ones(n, int), Fraction(0)
-    times, states = [None] * n, [None] * n
+    times: list[Any] = [None] * n
+    states: list[Any] = [None] * n
     while np.any(b < 0):
         f = rational(field(b))
         due = {j: -dot(rows[j], x) / dot(rows[j], f) for j in range(n) if b[j] < 0}
@@ -127,5 +129,6 @@ def exact_derivative(normals, field, x, duration, v, later, step=Fraction(1, 2**
 def _difference(p, q, step):
     if isinstance(p, list):
         pairs = zip(p, q, strict=True)
-        return np.array([_difference(a, b, step) for a, b in pairs])
+        entries: list[Any] = [_difference(a, b, step) for a, b in pairs]
+        return np.array(entries)
     return float((p - q) / step)

@@ -154,7 +154,7 @@ def test_decoupled_bar_is_linear():
         for event in order:
             one = hj.saltation_matrix(system, 0.3, x, mode, event)
             expected = np.asarray(one) @ expected
-            x, mode = system.jump(0.3, x, mode, jnp.asarray(event), None)
+            x, mode = system.jump(jnp.asarray(0.3), x, mode, jnp.asarray(event), None)
         np.testing.assert_allclose(b.matrix(order), expected, rtol=0, atol=1e-12)
         np.testing.assert_allclose(b.x_after, x, rtol=0, atol=1e-12)
     v = jnp.asarray([0.3, -1.0, 0.2, 0.5])

@@ -82,7 +82,7 @@ def _directions(values):
 
 
 def _derivative(values):
-    return np.stack(values).imag / _STEP
+    return np.imag(np.stack(values)) / _STEP
 
 
 class _Ball:
@@ -280,7 +280,7 @@ def _both_modes(fn, z, batched=False):
         each = [
             ct @ leaf.reshape(m, -1, n) for ct, leaf in zip(flat, leaves, strict=True)
         ]
-        forward.append(sum(each)[:, 0])
+        forward.append(np.sum(each, axis=0)[:, 0])
         reverse.append(pulled)
     return results[0][0], jacobian, np.stack(forward), np.stack(reverse)
 
@@ -396,8 +396,9 @@ def _compare(simulate, z, oracle, split, tol=1e-7):
         (_, events), (end, d_events) = _lane(out, i), _lane(jacobian, i)
         n = int(events.count)
         counts.add(n)
-        inputs = split(_directions(z[i]))
-        run = _Run(oracle, *inputs, events.event[:n].tolist(), events.t[:n])
+        p, x0, t0, t1 = split(_directions(z[i]))
+        fired = events.event[:n].tolist()
+        run = _Run(oracle, p, x0, t0, t1, fired, events.t[:n])
         assert error(end, _derivative(run.end)) < tol
         _check_events(run, events, d_events, tol)
     return counts

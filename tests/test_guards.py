@@ -1,5 +1,8 @@
 """Which guards fire, when, and in which order."""
 
+from collections.abc import Callable
+from typing import Any
+
 import diffrax as dfx
 import equinox as eqx
 import hybridjax as hj
@@ -15,7 +18,7 @@ class _Alternating(hj.AbstractHybridSystem):
     that every change of sign is an event; those of mode 2 fire only once. The state is
     a clock, and counts events."""
 
-    functions: object = eqx.field(static=True)
+    functions: Callable = eqx.field(static=True)
 
     def flow(self, t, x, mode, args):
         return jnp.zeros_like(x).at[0].set(1.0)
@@ -32,7 +35,7 @@ class _Alternating(hj.AbstractHybridSystem):
 
 def _solve(functions, signs, args, **options):
     x0 = jnp.zeros(1 + len(signs))
-    options = dict(max_steps=192, max_events=64, throw=False) | options
+    options = dict[str, Any](max_steps=192, max_events=64, throw=False) | options
     return hj.simulate(_Alternating(functions), 0.0, 1.0, x0, signs, args, **options)
 
 
@@ -342,8 +345,9 @@ def test_no_guards():
 def test_backward_time():
     def final(t1):
         system = hj.HybridAutomaton({"moving": lambda t, x, args: -x}, [])
-        options = dict(max_steps=64, max_events=4)
-        return hj.simulate(system, 0.0, t1, jnp.array([1.0]), "moving", **options).x1
+        x0 = jnp.array([1.0])
+        sol = hj.simulate(system, 0.0, t1, x0, "moving", max_steps=64, max_events=4)
+        return sol.x1
 
     with pytest.raises(ValueError, match="Argument `t1` must not be less than `t0`"):
         final(-1.0)

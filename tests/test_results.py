@@ -1,5 +1,8 @@
 """What can go wrong, and what the user gets."""
 
+from collections.abc import Callable
+from typing import Any
+
 import diffrax as dfx
 import equinox as eqx
 import hybridjax as hj
@@ -66,7 +69,7 @@ _bad = {
 
 def _simulate(lane, throw=False, **options):
     x0, args = lane[:2], tuple(lane[2:])
-    options = dict(max_steps=256, max_events=64) | options
+    options = dict[str, Any](max_steps=256, max_events=64) | options
     return hj.simulate(_Ball(), 0.0, 2.0, x0, 0, args, throw=throw, **options)
 
 
@@ -310,9 +313,9 @@ def _call(system=None, t0=0.0, t1=1.0, x0=None, mode0=0, **options):
 class _Given(hj.AbstractHybridSystem):
     """A system whose functions return what they are given."""
 
-    flow_: object = eqx.field(static=True, default=lambda x: x)
-    guards_: object = eqx.field(static=True, default=lambda x: x[:1])
-    jump_: object = eqx.field(static=True, default=lambda x, mode: (x, mode))
+    flow_: Callable = eqx.field(static=True, default=lambda x: x)
+    guards_: Callable = eqx.field(static=True, default=lambda x: x[:1])
+    jump_: Callable = eqx.field(static=True, default=lambda x, mode: (x, mode))
 
     def flow(self, t, x, mode, args):
         return self.flow_(x)

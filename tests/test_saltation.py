@@ -109,8 +109,8 @@ def test_identity():
     x = jnp.asarray([0.1, 0.0, 0.2, 0.4, -1.0, 0.3])
     x = x.at[1].set(-legs.feet(x[2])[1][0])
     mode = jnp.asarray([0, 0])
-    before = legs.flow(0.0, x, mode, None)
-    after = legs.flow(0.0, x, jnp.asarray([1, 0]), None)
+    before = legs.flow(jnp.asarray(0.0), x, mode, None)
+    after = legs.flow(jnp.asarray(0.0), x, jnp.asarray([1, 0]), None)
     # The height of foot 0 is z + a sin(theta) - l cos(theta).
     slope = 0.3 * np.cos(0.2) + 0.5 * np.sin(0.2)
     dg = np.array([0, 1, slope, 0, 0, 0])

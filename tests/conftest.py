@@ -3,6 +3,11 @@ import os
 
 # Figures are made without a display, also in the processes that tests start.
 os.environ["MPLBACKEND"] = "Agg"
+# Compilation is what the tests cost. Machine code that is optimised less takes a fifth
+# less of it; the passes that could change a result, those of XLA itself, all run.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+)
 
 import hypothesis
 import jax

@@ -115,7 +115,6 @@ CORNERS = [
 LINEAR = 9
 
 
-@pytest.fixture(scope="module")
 def corner_results():
     batches = [list(corner.batch()) for corner in CORNERS]
     stacked = zip(*itertools.chain(*batches), strict=True)
@@ -140,9 +139,30 @@ def corner_results():
     return results
 
 
-@pytest.mark.parametrize("case", range(len(CORNERS)))
-def test_piecewise_constant(corner_results, case):
-    corner, results = CORNERS[case], corner_results[case]
+# One test, with subtests: workers that share the cases would each compile the program.
+def test_piecewise_constant(subtests):
+    all_results = corner_results()
+    for case, (corner, results) in enumerate(zip(CORNERS, all_results, strict=True)):
+        with subtests.test(case=case):
+            check_against_exact_flow(corner, results)
+    with subtests.test("recorded orders differ"):
+        # More than one piece is seen in reverse mode too.
+        pairs = zip(CORNERS[3].listings(), all_results[3]["event"], strict=True)
+        recorded = {tuple(numbers[j] for j in order) for numbers, order in pairs}
+        assert len(recorded) >= 20
+    with subtests.test("linear"):
+        # (12): all pieces are one, and the surfaces cannot be told from the derivative.
+        corner, results = CORNERS[LINEAR], all_results[LINEAR]
+        factor = (1 - 0.5) / (1 + 0.5)
+        expected = factor * corner.directions - 0.5 * corner.later[:, None]
+        for k in range(6):
+            np.testing.assert_allclose(results["x1"][k], expected, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(
+                results["jacobian"][k], factor * np.eye(3), rtol=0, atol=1e-12
+            )
+
+
+def check_against_exact_flow(corner, results):
     normals, field = corner.normals, corner.field
     exact = [
         council.exact_derivative(normals, field, corner.x0, DURATION, v, later)
@@ -172,26 +192,6 @@ def test_piecewise_constant(corner_results, case):
         # Reverse mode: the piece of the recorded order.
         piece = council.saltation_matrix(normals, field, order)
         np.testing.assert_allclose(results["jacobian"][k], piece, rtol=0, atol=1e-9)
-
-
-def test_recorded_orders_differ(corner_results):
-    # The test above sees more than one piece in reverse mode too.
-    corner, event = CORNERS[3], corner_results[3]["event"]
-    pairs = zip(corner.listings(), event, strict=True)
-    recorded = {tuple(numbers[j] for j in order) for numbers, order in pairs}
-    assert len(recorded) >= 20
-
-
-def test_linear_corner(corner_results):
-    # (12): all pieces are one, and the surfaces cannot be told from the derivative.
-    corner, results = CORNERS[LINEAR], corner_results[LINEAR]
-    factor = (1 - 0.5) / (1 + 0.5)
-    expected = factor * corner.directions - 0.5 * corner.later[:, None]
-    for k in range(6):
-        np.testing.assert_allclose(results["x1"][k], expected, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(
-            results["jacobian"][k], factor * np.eye(3), rtol=0, atol=1e-12
-        )
 
 
 #
@@ -282,8 +282,7 @@ def bar_run(x0, inertia, restitution, throw=False):
 bar_values = jax.jit(jax.vmap(bar_run))
 
 
-@pytest.fixture(scope="module")
-def bars():
+def bar_derivatives():
     rng = np.random.default_rng(0)
     directions = rng.standard_normal((12, 4)) * np.array([0.1, 1.0, 0.1, 1.0])
 
@@ -300,8 +299,18 @@ def bars():
         return jax.vmap(one)(inertia, restitution)
 
     out = derivatives(*map(jnp.asarray, zip(*BARS.values(), strict=True)))
-    lanes = [jax.tree.map(lambda a: np.asarray(a)[k], out) for k in range(len(BARS))]  # noqa: B023
-    return directions, dict(zip(BARS, lanes, strict=True))
+    lane = lambda k: jax.tree.map(lambda a: np.asarray(a)[k], out)
+    return directions, {name: lane(k) for k, name in enumerate(BARS)}
+
+
+def test_bar_lands_flat(subtests):
+    directions, lanes = bar_derivatives()
+    for name in ("elastic", "elastic_uniform", "plastic"):
+        with subtests.test(name):
+            check_discontinuous(name, lanes[name])
+    for name in ("elastic_decoupled", "plastic_decoupled", "plastic_uniform"):
+        with subtests.test(name):
+            check_linear(name, directions, lanes[name])
 
 
 def bar_differences(name, directions):
@@ -322,10 +331,8 @@ def bar_differences(name, directions):
     return {key: difference(value) for key, value in values.items()}, event[n + 1 :]
 
 
-@pytest.mark.parametrize("name", ["elastic", "elastic_uniform", "plastic"])
-def test_discontinuous_corner_has_no_derivative(bars, name):
-    directions, lanes = bars
-    values, tangents, (_, _, successful), jacobian = lanes[name]
+def check_discontinuous(name, lane):
+    values, tangents, (_, _, successful), jacobian = lane
     assert successful and np.isfinite(values["x1"]).all()
     assert np.isnan(tangents["x1"]).all()
     assert np.isnan(jacobian).all()
@@ -337,12 +344,8 @@ def test_discontinuous_corner_has_no_derivative(bars, name):
     assert np.max(np.abs(sides["x1"][0] - sides["x1"][1])) > 0.1
 
 
-@pytest.mark.parametrize(
-    "name", ["elastic_decoupled", "plastic_decoupled", "plastic_uniform"]
-)
-def test_continuous_corner(bars, name):
-    directions, lanes = bars
-    _, tangents, (event, mode, successful), jacobian = lanes[name]
+def check_linear(name, directions, lane):
+    _, tangents, (event, mode, successful), jacobian = lane
     assert successful
     np.testing.assert_array_equal(event[:2], [0, 1])
     np.testing.assert_array_equal(mode, 0 if name == "elastic_decoupled" else 1)
@@ -418,6 +421,9 @@ def relay_run(fields, resets, shifts, x0, t0):
     return sol.x1, sol.events.t[:2], sol.events.x_before[:2], sol.events.x_after[:2]
 
 
+relay_values = jax.jit(jax.vmap(relay_run))
+
+
 RELAY_FIELDS = np.array([[-1.0, -1.0, 0.5], [-2.0, -1.0, 1.0], [1.0, 3.0, -0.5]])
 RELAY_RESETS = np.stack([np.eye(3), np.eye(3)])
 RELAY_RESETS[0, 0, 1], RELAY_RESETS[1, 2, 1] = 0.5, -0.5
@@ -441,8 +447,7 @@ RELAYS = dict(
 )
 
 
-@pytest.fixture(scope="module")
-def relays():
+def test_relay(subtests):
     rng = np.random.default_rng(0)
     points = {name: (*values, np.array(0.0)) for name, values in RELAYS.items()}
     directions = {
@@ -459,24 +464,15 @@ def relays():
         weigh = lambda *point: jnp.sum(relay_run(*point)[0] * jnp.arange(1.0, 4.0))
         return values, tangents, jax.grad(weigh, argnums=range(5))(*point)
 
-    names = list(RELAYS)
-    stack = lambda trees: jax.tree.map(lambda *a: np.stack(a), *trees)
-    out = jax.vmap(derivatives)(
-        stack([points[name] for name in names]),
-        stack([directions[name] for name in names]),
-    )
-    lanes = [
-        jax.tree.map(lambda a, k=k: np.asarray(a)[k], out) for k in range(len(names))
-    ]
-    return {
-        name: (points[name], directions[name], *lane)
-        for name, lane in zip(names, lanes, strict=True)
-    }
+    stack = lambda trees: jax.tree.map(lambda *a: np.stack(a), *trees.values())
+    out = jax.vmap(derivatives)(stack(points), stack(directions))
+    for k, name in enumerate(RELAYS):
+        with subtests.test(name):
+            lane = jax.tree.map(lambda a, k=k: np.asarray(a)[k], out)
+            check_relay(name, points[name], directions[name], *lane)
 
 
-@pytest.mark.parametrize("name", RELAYS)
-def test_relay(relays, name):
-    point, directions, values, tangents, gradient = relays[name]
+def check_relay(name, point, directions, values, tangents, gradient):
     # The second event is in the instant of the first.
     np.testing.assert_array_equal(values[1][0], values[1][1])
     h = 1e-4
@@ -484,7 +480,7 @@ def test_relay(relays, name):
     def moved(step):
         return [p + step * v for p, v in zip(point, directions, strict=True)]
 
-    run = jax.jit(jax.vmap(relay_run))
+    run = relay_values
     differences = [
         (4 * np.asarray(half) - np.asarray(full) - 3 * value) / h
         for half, full, value in zip(

@@ -153,7 +153,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             row.event,
             (inputs.system, dx, dt_last),
             tape.corner_tol,
-            row.first & (row.dt == 0),
+            (row.first & (row.dt == 0)) | row.inner,
         )
 
     def corner(row: _Row, dx, dt_last) -> _Resolved:
@@ -207,7 +207,8 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         dx_start, dx_pre, dt_event = dx, flow(row, dx), jnp.zeros_like(dt_last)
         after = (dx_pre, dx_pre, dt_last, dt_event, packed)
         if n_guards > 0:
-            several = row.leads | row.inner
+            # One guard has one order only: its events in one instant are a sequence.
+            several = (row.leads | row.inner) & (n_guards > 1)
             alone = (row.event >= 0) & ~several
             dx_one, dt_one = _cond_any(
                 alone,
@@ -216,6 +217,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             )
             dt_last_one = jnp.where(alone, dt_one, dt_last)
             after = (dx_pre, dx_one, dt_last_one, dt_one, packed)
+        if n_guards > 1:
             after = _cond_any(
                 several,
                 lambda: _where(
@@ -253,6 +255,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         nothing,
         jnp.zeros((n_guards,), jnp.int32),
     )
+    resolved = resolved if n_guards > 1 else ()
     resolutions = Packer(resolved)
     rows, outs = _Rows(tape), Packer((dx0, dx0, dt0))
     state = (dx0, dt0, resolutions.pack(resolved))

@@ -55,8 +55,9 @@ def event_tangent(
 
     - `tangents`: `(dsystem, dx, dt_last)`, the first with `None` where zero.
     - `corner_tol`: how far into the guard set, in time, still counts as on it.
-    - `at_start`: is this the start of the simulation, which no event precedes? Then
-        the event happens at the start or later, on whichever side the tangent points.
+    - `at_start`: is this where the flow starts, at the start of the simulation or in
+        the instant of the event before? Then the event happens at that time or later,
+        on whichever side the tangent points.
 
     **Returns:**
 

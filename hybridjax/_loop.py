@@ -31,7 +31,7 @@ from ._locate import Locate
 from ._pack import Packer
 from ._results import choose, RESULTS
 from ._step import solver_step, StepResult, term
-from ._tape import Tape
+from ._tape import Row, Tape
 
 
 # A crossing time is refined by whole solver steps until Newton's correction is smaller
@@ -98,16 +98,6 @@ class _State(eqx.Module):
     done: Bool[Array, ""]
 
 
-class _Row(eqx.Module):
-    t: Float[Array, ""]
-    dt: Float[Array, ""]
-    rate: Float[Array, ""]
-    x: Float[Array, " n"]
-    x_pre: Float[Array, " n"]
-    mode: PyTree
-    event: Int[Array, ""]
-
-
 class _Attempt(eqx.Module):
     """One solver step, what the controller says of it, and the guards over it."""
 
@@ -129,7 +119,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
     loop = _Loop(system, t0, t1, settings)
     state = loop.start(x0, mode0)
     states = Packer(state)
-    rows = Packer(_Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
+    rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
     # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
     table = tuple(
         jnp.zeros((settings.max_steps, size), dtype) for size, dtype in rows.sizes()
@@ -165,6 +155,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
     recorded = rows.unpack(table)
     t = jnp.where(jnp.arange(settings.max_steps) < num_rows, recorded.t, jnp.inf)
     return Tape(
+        table=table,
         t=t,
         dt=recorded.dt,
         x=recorded.x,
@@ -312,8 +303,8 @@ class _Loop:
         g, rate = self.system.guard_rates(t1, step.x, s.mode, step.flow)
 
         def guards_at(point):
-            t = s.t + point * dt
-            return self.system.guards(t, step.interpolation.evaluate(t), s.mode)
+            x = step.interpolation.evaluate(point)
+            return self.system.guards(s.t + point * dt, x, s.mode)
 
         g_check = jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
         finite = (
@@ -327,7 +318,7 @@ class _Loop:
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
         )
 
-    def glide(self, s: _State, a: _Attempt) -> tuple[Bool[Array, ""], _State, _Row]:
+    def glide(self, s: _State, a: _Attempt) -> tuple[Bool[Array, ""], _State, Row]:
         """What comes of the step where no guard is near; and where that is so."""
         clear, factor = clearly_positive(
             s.g, a.dt * s.rate, a.g, a.dt * a.rate, a.g_check, self.grazing_tol
@@ -361,7 +352,7 @@ class _Loop:
             # The guards are positive at the end of this step: none fires there.
             done=s.done | failed | (accept & (a.t1 >= self.t1)),
         )
-        row = _Row(
+        row = Row(
             t=s.t,
             dt=jnp.where(accept, a.dt, 0),
             rate=jnp.ones_like(s.t),
@@ -381,7 +372,7 @@ class _Loop:
         dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)
         return _first(s.result, dead_end, stuck)
 
-    def manoeuvre(self, s: _State, a: _Attempt) -> tuple[_State, _Row]:
+    def manoeuvre(self, s: _State, a: _Attempt) -> tuple[_State, Row]:
         """What comes of the step where a guard is near, or fires."""
         step, dt, t1, keep = a.step, a.dt, a.t1, a.keep
         active = ~s.done
@@ -491,7 +482,7 @@ class _Loop:
         done = (t >= self.t1) & ~self.fires_now(new).any()
         new = eqx.tree_at(lambda s: s.done, new, new.done | done)
 
-        row = _Row(
+        row = Row(
             t=s.t,
             dt=jnp.where(accept, dt, jnp.where(event & land, t_pre - s.t, 0)),
             x=s.x,
@@ -572,8 +563,8 @@ class _Loop:
 
         def body(carry):
             i, at, last, lower, upper, open_ = carry
-            t = s.t + at * dt
-            g = self.system.guards(t, step.interpolation.evaluate(t), s.mode)
+            x = step.interpolation.evaluate(at)
+            g = self.system.guards(s.t + at * dt, x, s.mode)
             g = jnp.min(jnp.where(candidates, g, jnp.inf))
             at_last, g_last, slope = last
             run = at - at_last

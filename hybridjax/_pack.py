@@ -2,6 +2,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.custom_batching
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -38,7 +39,7 @@ class Packer:
             parts[0 if is_float else 1].append(jnp.ravel(leaf).astype(dtype))
         empty = jnp.zeros((0,), self._float), jnp.zeros((0,), self._int)
         return tuple(
-            _assemble(p) if p else e for p, e in zip(parts, empty, strict=True)
+            _assemble(*p) if p else e for p, e in zip(parts, empty, strict=True)
         )  # pyright: ignore
 
     def unpack(self, packed) -> PyTree:
@@ -61,9 +62,10 @@ def _is_float(x) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _assemble(parts):
+@jax.custom_batching.custom_vmap
+def _assemble(*parts):
     """Concatenates. XLA does not fuse into a concatenation: each part of it would be a
-    kernel of its own."""
+    kernel of its own. Here, each entry of the result looks at every part instead."""
     size, at = sum(p.shape[0] for p in parts), 0
     padded = []
     for p in parts:
@@ -71,3 +73,13 @@ def _assemble(parts):
         padded.append(lax.pad(p, zero, [(at, size - at - p.shape[0], 0)]))
         at += p.shape[0]
     return functools.reduce(lax.add, padded)
+
+
+@_assemble.def_vmap
+def _assemble_batch(axis_size, in_batched, *parts):
+    # For many lanes that is more work than the kernels are.
+    lanes = [
+        p if batched else jnp.broadcast_to(p, (axis_size, *p.shape))
+        for p, batched in zip(parts, in_batched, strict=True)
+    ]
+    return jnp.concatenate(lanes, axis=-1), True

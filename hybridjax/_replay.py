@@ -6,7 +6,7 @@ transpose, except at corners: there `push` follows the tangent (the B-derivative
 `pull` the recorded order, one element of the B-subdifferential.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -24,7 +24,7 @@ from ._loop import in_sequence
 from ._pack import Packer
 from ._saltation import directional, event_tangent
 from ._step import flow_for
-from ._tape import Tape
+from ._tape import Row, Tape
 from ._tie import tie
 
 
@@ -69,16 +69,12 @@ class _Resolved(eqx.Module):
     guard_count: Array
 
 
-class _Row(eqx.Module):
-    t: Array
-    dt: Array
-    x: Array
-    x_pre: Array
-    mode: PyTree
-    event: Array
+class _Place(NamedTuple):
+    """Where a row with an event is, among others."""
+
     inner: Array  # does it belong to the instant of the row before
     more: Array  # does the next row belong to the same instant
-    first: Array  # is it the first row of all
+    at_start: Array  # does no flow precede it
 
     @property
     def leads(self):
@@ -87,32 +83,18 @@ class _Row(eqx.Module):
 
 
 class _Rows:
-    """The rows of a tape, packed, so that reading one is a single operation."""
+    """Reads the rows of a tape: each is a single operation."""
 
     def __init__(self, tape: Tape):
-        index = jnp.arange(tape.t.shape[0])
-        fired = (tape.event >= 0) & (index < tape.num_rows)
-        # Is it an event at the very instant of the event of the row before?
-        inner = fired & jnp.roll(fired, 1) & (index > 0) & (tape.dt == 0)
-        rows = _Row(
-            t=tape.t,
-            dt=tape.dt,
-            x=tape.x,
-            x_pre=tape.x_pre,
-            mode=tape.mode,
-            event=tape.event,
-            inner=inner,
-            more=jnp.roll(inner, -1) & (index < index.size - 1),
-            first=index == 0,
-        )
-        self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows))
-        self._tables = jax.vmap(self._packer.pack)(rows)
+        fields = (tape.t, tape.dt, tape.rate, tape.x, tape.x_pre, tape.mode, tape.event)
+        first = jtu.tree_map(lambda buffer: buffer[0], fields)
+        self._packer, self._table = Packer(Row(*first)), tape.table
 
     def read(self, i):
-        i = jnp.clip(i, 0, self._tables[0].shape[0] - 1)
-        return tuple(_entry(table, i) for table in self._tables)
+        i = jnp.clip(i, 0, self._table[0].shape[0] - 1)
+        return tuple(_entry(table, i) for table in self._table)
 
-    def unpack(self, entry) -> _Row:
+    def unpack(self, entry) -> Row:
         return self._packer.unpack(entry)
 
 
@@ -133,7 +115,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
     num_rows = eqxi.unvmap_max(tape.num_rows)
     nan = jnp.full_like(dx0, jnp.nan)
 
-    def flow(row: _Row, dx):
+    def flow(row: Row, dx):
         def moved():
             _, dx_pre = directional(
                 lambda system, x: flow_for(solver, system, row.t, row.dt, x, row.mode),
@@ -144,7 +126,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
 
         return _cond_any(row.dt > 0, moved, lambda: dx)
 
-    def single(row: _Row, dx, dt_last):
+    def single(row: Row, place: _Place, dx, dt_last):
         return event_tangent(
             system,
             row.t + row.dt,
@@ -153,11 +135,10 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             row.event,
             (inputs.system, dx, dt_last),
             tape.corner_tol,
-            (row.first & (row.dt == 0)) | row.inner,
+            place.at_start | place.inner,
         )
 
-    def corner(row: _Row, dx, dt_last) -> _Resolved:
-        at_start = row.first & (row.dt == 0)
+    def corner(row: Row, place: _Place, dx, dt_last) -> _Resolved:
         c = resolve_corner(
             system,
             row.t + row.dt,
@@ -166,24 +147,24 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             inputs.system,
             dx,
             tape.corner_tol,
-            row.leads,
-            jnp.where(at_start, dt_last, -jnp.inf),
+            place.leads,
+            jnp.where(place.at_start, dt_last, -jnp.inf),
         )
         return _Resolved(
             c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
         )
 
-    def together(row: _Row, last, following, dx, dt_last, packed):
+    def together(row: Row, place: _Place, last, next_: Row, dx, dt_last, packed):
         """Tangents before and after an event that shares its instant with others, and
         of its time."""
 
         def resolve():
-            new = corner(row, dx, dt_last)
-            return resolutions.pack(_where(row.leads, new, resolutions.unpack(packed)))
+            new = corner(row, place, dx, dt_last)
+            old = resolutions.unpack(packed)
+            return resolutions.pack(_where(place.leads, new, old))
 
-        packed = _cond_any(row.leads, resolve, lambda: packed)
+        packed = _cond_any(place.leads, resolve, lambda: packed)
         r: _Resolved = resolutions.unpack(packed)
-        next_: _Row = rows.unpack(following)
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
         j = jnp.maximum(row.event, 0)
@@ -196,23 +177,32 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
         after = _where(last, (tape.x_end, tape.mode_end), (next_.x, next_.mode))
-        ends = row.inner & ~same_outcome(r.x, r.mode, *after)
-        dx_after = jnp.where(row.leads, r.dx, dx)
-        dx_after = jnp.where(ends & ~row.more, nan, dx_after)
-        return dx_pre, dx_after, jnp.where(row.leads, r.dt, dt_last), dt, packed
+        ends = place.inner & ~same_outcome(r.x, r.mode, *after)
+        dx_after = jnp.where(place.leads, r.dx, dx)
+        dx_after = jnp.where(ends & ~place.more, nan, dx_after)
+        return dx_pre, dx_after, jnp.where(place.leads, r.dt, dt_last), dt, packed
 
-    def advance(last, entry, following, carried):
-        row: _Row = rows.unpack(entry)
-        dx, dt_last, packed = carries.unpack(carried)
+    def advance(i, entry, following, carried):
+        row, next_ = rows.unpack(entry), rows.unpack(following)
+        dx, dt_last, fired_last, packed = carries.unpack(carried)
+        last, fired = i + 1 >= tape.num_rows, row.event >= 0
+        # Two events in rows that follow each other, with no flow between them.
+        place = _Place(
+            inner=fired_last & fired & (row.dt == 0),
+            more=fired & ~last & (next_.event >= 0) & (next_.dt == 0),
+            at_start=(i == 0) & (row.dt == 0),
+        )
         dx_start, dx_pre, dt_event = dx, flow(row, dx), jnp.zeros_like(dt_last)
         after = (dx_pre, dx_pre, dt_last, dt_event, packed)
         if n_guards > 0:
             # One guard has one order only: its events in one instant are a sequence.
-            several = (row.leads | row.inner) & (n_guards > 1)
-            alone = (row.event >= 0) & ~several
+            several = (place.more | place.inner) & (n_guards > 1)
+            alone = fired & ~several
             dx_one, dt_one = _cond_any(
                 alone,
-                lambda: _where(alone, single(row, dx_pre, dt_last), (dx_pre, dt_event)),
+                lambda: _where(
+                    alone, single(row, place, dx_pre, dt_last), (dx_pre, dt_event)
+                ),
                 lambda: (dx_pre, dt_event),
             )
             dt_last_one = jnp.where(alone, dt_one, dt_last)
@@ -222,21 +212,21 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
                 several,
                 lambda: _where(
                     several,
-                    together(row, last, following, dx_pre, dt_last, packed),
+                    together(row, place, last, next_, dx_pre, dt_last, packed),
                     after,
                 ),
                 lambda: after,
             )
         dx_pre, dx, dt_last, dt_event, packed = after
         out = outs.pack((dx_start, dx_pre, dt_event))
-        return carries.pack((dx, dt_last, packed)), out
+        return carries.pack((dx, dt_last, fired, packed)), out
 
     def body(carry):
         i, carried, tables = carry
         entry, following = rows.read(i), rows.read(i + 1)
         carried, out = in_sequence(
             i < num_rows,
-            lambda: advance(i + 1 >= tape.num_rows, entry, following, carried),
+            lambda: advance(i, entry, following, carried),
         )
         tables = tuple(
             lax.dynamic_update_index_in_dim(table, value, i, 0)
@@ -258,14 +248,14 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
     resolved = resolved if n_guards > 1 else ()
     resolutions = Packer(resolved)
     rows, outs = _Rows(tape), Packer((dx0, dx0, dt0))
-    state = (dx0, dt0, resolutions.pack(resolved))
+    state = (dx0, dt0, jnp.asarray(False), resolutions.pack(resolved))
     carries = Packer(state)
     tables = tuple(
         jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
     )
     init = (jnp.asarray(0, jnp.int32), carries.pack(state), tables)
     _, carried, tables = lax.while_loop(lambda c: c[0] < num_rows, body, init)
-    dx, _, _ = carries.unpack(carried)
+    dx, _, _, _ = carries.unpack(carried)
     out_x, out_pre, out_t = outs.unpack(tables)
     dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
     if inputs.t1 is not None:
@@ -299,7 +289,7 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
     del leaves
     num_rows = eqxi.unvmap_max(tape.num_rows)
 
-    def flow(row: _Row, ct):
+    def flow(row: Row, ct):
         """Back through the flow of a row."""
 
         def fn(moving, x):
@@ -310,7 +300,7 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
         _, vjp = jax.vjp(fn, moving, row.x)
         return vjp(ct)
 
-    def event(row: _Row, ct, ct_t):
+    def event(row: Row, ct, ct_t):
         """Back through the saltation rule: its transpose, line by line."""
         t, x, mode = row.t + row.dt, row.x_pre, row.mode
         fired = row.event >= 0
@@ -345,7 +335,7 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
         )
 
     def retreat(entry, given, carried, ct_system):
-        row: _Row = rows.unpack(entry)
+        row = rows.unpack(entry)
         ct, ct_t = carries.unpack(carried)
         ct_x, ct_pre, ct_event = outs.unpack(given)
         fired = row.event >= 0

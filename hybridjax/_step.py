@@ -14,7 +14,7 @@ class StepResult(NamedTuple):
     x: Float[Array, " n"]
     error: Float[Array, " n"] | None
     flow: Float[Array, " n"]  # the vector field at the end of the step
-    interpolation: dfx.AbstractPath
+    interpolation: dfx.AbstractPath  # over the unit interval
     okay: Bool[Array, ""]
 
 
@@ -37,7 +37,7 @@ def solver_step(
         flow1 = system.flow(t + dt, x1, mode)
     error = _weighted(tableau.b_error, ks)
     dense_info = dict(y0=x, y1=x1, k=jnp.stack(ks))
-    interpolation = _interpolation(solver, t, dt, x, x1, flow, flow1, dense_info)
+    interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
     return StepResult(x1, error, flow1, interpolation, jnp.asarray(True))
 
 
@@ -88,18 +88,20 @@ def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
         terms, t, t + dt, x, None, state, made_jump=False
     )
     flow1 = system.flow(t + dt, x1, mode)
-    interpolation = _interpolation(solver, t, dt, x, x1, flow, flow1, dense_info)
+    interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
     return StepResult(x1, error, flow1, interpolation, result == dfx.RESULTS.successful)
 
 
-def _interpolation(solver, t, dt, x0, x1, flow0, flow1, dense_info):
+def _interpolation(solver, dt, x0, x1, flow0, flow1, dense_info):
+    # In units of the step: its weights at given points are then the same for all lanes.
+    interval = dict(t0=jnp.zeros((), dt.dtype), t1=jnp.ones((), dt.dtype))
     cls = solver.interpolation_cls
     if cls is dfx.LocalLinearInterpolation or "k" not in dense_info:
         # The slopes at both ends are known: no need to be content with a line.
         return dfx.ThirdOrderHermitePolynomialInterpolation(
-            t0=t, t1=t + dt, y0=x0, y1=x1, k0=dt * flow0, k1=dt * flow1
+            y0=x0, y1=x1, k0=dt * flow0, k1=dt * flow1, **interval
         )
-    return cls(t0=t, t1=t + dt, **dense_info)
+    return cls(**interval, **dense_info)
 
 
 def without_gradients(solver: Any) -> Any:

@@ -4,21 +4,36 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ._results import RESULTS
 
 
+class Row(eqx.Module):
+    """From `(t, x)`, flow for `dt` in `mode`, which leads to `x_pre`; then, if
+    `event >= 0`, jump. Rows of rejected attempts have `dt = 0` and `event = -1`.
+    """
+
+    t: Float[Array, ""]
+    dt: Float[Array, ""]
+    rate: Float[Array, ""]  # of the guard that fired
+    x: Float[Array, " n"]
+    x_pre: Float[Array, " n"]
+    mode: PyTree
+    event: Int[Array, ""]
+
+
 class Tape(eqx.Module):
     """What a simulation did, row by row.
 
-    A row means: from `(t, x)`, flow for `dt` in `mode`, which leads to `x_pre`; then,
-    if `event >= 0`, jump. Rows of rejected attempts have `dt = 0` and `event = -1`.
     Only the first `num_rows` rows exist; the `t` of the others is infinite.
     """
 
+    # The rows as they were written, packed: what reads them one by one touches those
+    # that exist, and no others.
+    table: tuple[Float[Array, "rows floats"], Int[Array, "rows ints"]] | None
     t: Float[Array, " rows"]
     dt: Float[Array, " rows"]
     x: Float[Array, "rows n"]
     x_pre: Float[Array, "rows n"]
     mode: PyTree
     event: Int[Array, " rows"]
-    rate: Float[Array, " rows"]  # of the guard that fired
+    rate: Float[Array, " rows"]
     t_event: Float[Array, " rows"]  # t + dt, the time of the event
     num_rows: Int[Array, ""]
     # The end of the simulation.

@@ -126,31 +126,43 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
     )
     meter = settings.progress_meter.init()
 
+    # Of all lanes together, and so not in `packed`: how many iterations there were, how
+    # many rows, and whether a lane is not done.
+    counters = lambda i, row, s: jnp.stack(
+        [jnp.asarray(n, jnp.int32) for n in (i, row, eqxi.unvmap_any(~s.done))]
+    )
+
     def cond(carry):
-        i, _, _, running, _, _ = carry
-        return (i < settings.max_steps) & running
+        (i, _, running), *_ = carry
+        return (i < settings.max_steps) & (running > 0)
 
     def body(carry):
-        i, row, packed, running, table, meter = carry
-        iterate = lambda: loop.iterate(states, rows, packed)
-        state, entry = in_sequence(running, iterate)
+        before, packed, table, meter = carry
+        _, row, running = before
+
+        def iterate():
+            i, row, _ = before
+            state, entry = loop.iterate(states, rows, packed)
+            new, did = states.unpack(state), rows.unpack(entry)
+            # A row in which no lane did anything is written over.
+            wrote = eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
+            return counters(i + 1, row + wrote, new), state, entry
+
+        after, state, entry = in_sequence(running > 0, iterate)
         table = tuple(
             lax.dynamic_update_index_in_dim(buffer, value, row, 0)
             for buffer, value in zip(table, entry, strict=True)
         )
-        # A row in which no lane did anything is written over.
-        new, did = states.unpack(state), rows.unpack(entry)
-        row = row + eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
         span = jnp.where(t1 > t0, t1 - t0, 1)
-        meter = settings.progress_meter.step(meter, (new.t - t0) / span)
-        return i + 1, row, state, eqxi.unvmap_any(~new.done), table, meter
+        progress = (states.unpack(state).t - t0) / span
+        meter = settings.progress_meter.step(meter, progress)
+        return after, state, table, meter
 
-    zero = jnp.asarray(0, jnp.int32)
-    running = eqxi.unvmap_any(~state.done)
-    _, num_rows, packed, _, table, meter = lax.while_loop(
-        cond, body, (zero, zero, states.pack(state), running, table, meter)
+    total, packed, table, meter = lax.while_loop(
+        cond, body, (counters(0, 0, state), states.pack(state), table, meter)
     )
     settings.progress_meter.close(meter)
+    num_rows = total[1]
     state = states.unpack(packed)
     recorded = rows.unpack(table)
     t = jnp.where(jnp.arange(settings.max_steps) < num_rows, recorded.t, jnp.inf)
@@ -185,9 +197,10 @@ def _cond_any(pred, true_fn, false_fn, *operands):
 def in_sequence(true: Bool[Array, ""], fn):
     """`fn()`, for a `true` that is true.
 
-    XLA's executor on CPUs runs the many small kernels of a computation one after the
-    other only if none of them touches a large array, and gives them to threads
-    otherwise, which takes several times as long. A branch is a computation of its own.
+    XLA's executor on CPUs runs the small kernels of a computation one after the other
+    only if there are eight at most or none of them touches a large array, and gives
+    them to threads otherwise, which takes several times as long. A branch is a
+    computation of its own; what reads and writes the tape stays outside of it.
     """
     struct = jax.eval_shape(fn)
     zeros = lambda: jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), struct)

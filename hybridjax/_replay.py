@@ -91,11 +91,23 @@ class _Rows:
         self._packer, self._table = Packer(Row(*first)), tape.table
 
     def read(self, i):
-        i = jnp.clip(i, 0, self._table[0].shape[0] - 1)
         return tuple(_entry(table, i) for table in self._table)
 
     def unpack(self, entry) -> Row:
         return self._packer.unpack(entry)
+
+    def read_pair(self, i):
+        """Row `i` and the one after it."""
+        size = self._table[0].shape[0]
+        begin = jnp.minimum(i, max(size - 2, 0))
+        read = lambda table: lax.dynamic_slice_in_dim(table, begin, min(size, 2))
+        return i - begin, tuple(read(table) for table in self._table)
+
+    def unpack_pair(self, pair) -> tuple[Row, Row]:
+        """If there is no row after it, the second is any other."""
+        at, entries = pair
+        here = self.unpack(tuple(_entry(two, at) for two in entries))
+        return here, self.unpack(tuple(two[-1] for two in entries))
 
 
 def _cond_any(pred, true_fn, false_fn):
@@ -182,8 +194,8 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         dx_after = jnp.where(ends & ~place.more, nan, dx_after)
         return dx_pre, dx_after, jnp.where(place.leads, r.dt, dt_last), dt, packed
 
-    def advance(i, entry, following, carried):
-        row, next_ = rows.unpack(entry), rows.unpack(following)
+    def advance(i, pair, carried):
+        row, next_ = rows.unpack_pair(pair)
         dx, dt_last, fired_last, packed = carries.unpack(carried)
         last, fired = i + 1 >= tape.num_rows, row.event >= 0
         # Two events in rows that follow each other, with no flow between them.
@@ -219,20 +231,19 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             )
         dx_pre, dx, dt_last, dt_event, packed = after
         out = outs.pack((dx_start, dx_pre, dt_event))
-        return carries.pack((dx, dt_last, fired, packed)), out
+        return i + 1, carries.pack((dx, dt_last, fired, packed)), out
 
     def body(carry):
         i, carried, tables = carry
-        entry, following = rows.read(i), rows.read(i + 1)
-        carried, out = in_sequence(
-            i < num_rows,
-            lambda: advance(i, entry, following, carried),
+        pair = rows.read_pair(i)
+        after, carried, out = in_sequence(
+            i < num_rows, lambda: advance(i, pair, carried)
         )
         tables = tuple(
             lax.dynamic_update_index_in_dim(table, value, i, 0)
             for table, value in zip(tables, out, strict=True)
         )
-        return i + 1, carried, tables
+        return after, carried, tables
 
     nothing = jnp.zeros((n_guards, *dx0.shape), dx0.dtype)
     resolved = _Resolved(
@@ -278,6 +289,10 @@ def _poison(tangent, differentiable):
 #
 # Backward
 #
+
+# Cotangents of parameters up to this size are packed: to assemble large ones would take
+# longer than to carry them.
+_SMALL = 16
 
 
 def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
@@ -334,10 +349,15 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
             lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b)), total, more
         )
 
-    def retreat(entry, given, carried, ct_system):
+    def retreat(i, entry, given, carried, large):
         row = rows.unpack(entry)
-        ct, ct_t = carries.unpack(carried)
-        ct_x, ct_pre, ct_event = outs.unpack(given)
+        ct, ct_t, small = carries.unpack(carried)
+        ct_system = eqx.combine(small, large)
+        zero = jnp.zeros_like(ct), jnp.zeros_like(ct), jnp.zeros_like(ct_t)
+        ct_x, ct_pre, ct_event = (
+            z if ct is None else ct
+            for ct, z in zip(outs.unpack(given), zero, strict=True)
+        )
         fired = row.event >= 0
 
         def back_event():
@@ -360,16 +380,14 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
             return jnp.where(moved, d_x, ct), add(ct_system, moved, d_system)
 
         ct, ct_system = _cond_any(row.dt > 0, back_flow, lambda: (ct, ct_system))
-        return carries.pack((ct + ct_x, ct_t)), ct_system
+        small, large = split(ct_system)
+        return i - 1, carries.pack((ct + ct_x, ct_t, small)), large
 
     def body(carry):
-        i, carried, ct_system = carry
+        i, carried, large = carry
         entry = rows.read(i)
-        given = tuple(_entry(table, i) for table in tables)
-        carried, ct_system = in_sequence(
-            i >= 0, lambda: retreat(entry, given, carried, ct_system)
-        )
-        return i - 1, carried, ct_system
+        given = tuple(_entry(table, i) for table in tables) if asked_rows else tables
+        return in_sequence(i >= 0, lambda: retreat(i, entry, given, carried, large))
 
     ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
     speed = system.flow(tape.t_end, tape.x_end, tape.mode_end)
@@ -378,18 +396,19 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
         ct_t1 = ct_t1 + cts.t_end
     ct_t = jnp.zeros_like(tape.t_end)
     ct_system = jtu.tree_map(jnp.zeros_like, moving)
-    rows, outs = _Rows(tape), Packer((ct, ct, ct_t))
+    split = lambda tree: eqx.partition(tree, lambda leaf: leaf.size <= _SMALL)
+    small, large = split(ct_system)
+    rows = _Rows(tape)
     given = (cts.x, cts.x_pre, cts.t_event)
-    tables = jax.vmap(outs.pack)(
-        tuple(
-            jnp.zeros_like(like) if buffer is None else buffer
-            for buffer, like in zip(given, (tape.x, tape.x_pre, tape.t), strict=True)
-        )
-    )
-    carries = Packer((ct, ct_t))
-    init = (num_rows - 1, carries.pack((ct, ct_t)), ct_system)
-    _, carried, ct_system = lax.while_loop(lambda c: c[0] >= 0, body, init)
-    ct_x0, ct_t0 = carries.unpack(carried)
+    outs = Packer(jtu.tree_map(lambda buffer: buffer[0], given))
+    asked_rows = len(jtu.tree_leaves(given)) > 0
+    tables = jax.vmap(outs.pack)(given) if asked_rows else outs.pack(given)
+    state = (ct, ct_t, small)
+    carries = Packer(state)
+    init = (num_rows - 1, carries.pack(state), large)
+    _, carried, large = lax.while_loop(lambda c: c[0] >= 0, body, init)
+    ct_x0, ct_t0, small = carries.unpack(carried)
+    ct_system = eqx.combine(small, large)
 
     asked = jnp.asarray(False)
     for leaf in jtu.tree_leaves(cts):

@@ -63,6 +63,7 @@ def _tape_jvp(primals, tangents, **kwargs):
         tape=tape,
         differentiable=tape.successful & continuous & transversal,
         solver=with_gradients(kwargs["settings"].solver),
+        throw=kwargs["throw"],
     )
     out = push(Inputs(*tangents), recording)
     t_tape = jtu.tree_map(lambda _: None, tape)

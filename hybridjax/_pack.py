@@ -15,7 +15,10 @@ class Packer:
     What a loop carries costs one operation per array and iteration, however small.
     """
 
-    def __init__(self, like: PyTree):
+    def __init__(self, like: PyTree, differentiable: bool = False):
+        # Below, `_assemble` is the faster one.
+        concatenate = lambda *parts: jnp.concatenate(parts)
+        self._assemble = concatenate if differentiable else _assemble
         leaves, self._treedef = jtu.tree_flatten(like)
         self._shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in leaves]
         floats = [v.dtype for v in self._shapes if _is_float(v)]
@@ -39,7 +42,7 @@ class Packer:
             parts[0 if is_float else 1].append(jnp.ravel(leaf).astype(dtype))
         empty = jnp.zeros((0,), self._float), jnp.zeros((0,), self._int)
         return tuple(
-            _assemble(*p) if p else e for p, e in zip(parts, empty, strict=True)
+            self._assemble(*p) if p else e for p, e in zip(parts, empty, strict=True)
         )  # pyright: ignore
 
     def unpack(self, packed) -> PyTree:

@@ -19,10 +19,11 @@ from jax.interpreters import ad
 from jaxtyping import Array, Float, PyTree
 
 from ._corner import resolve_corner, same_outcome
+from ._errors import raise_if
 from ._flat import FlatSystem
 from ._loop import in_sequence
 from ._pack import Packer
-from ._saltation import directional, event_tangent
+from ._saltation import directional, event_map, event_tangent
 from ._step import flow_for
 from ._tape import Row, Tape
 from ._tie import tie
@@ -48,12 +49,14 @@ class Outputs(eqx.Module):
 
 
 class Recording(eqx.Module):
-    """All that the replay needs to know, and that carries no tangent."""
+    """All that the replay needs to know. For a second derivative, the system and the
+    states on the tape carry a tangent themselves."""
 
     system: FlatSystem
     tape: Tape
     differentiable: Array  # False where no derivative exists: NaN
     solver: Any
+    throw: bool
 
 
 class _Resolved(eqx.Module):
@@ -85,10 +88,13 @@ class _Place(NamedTuple):
 class _Rows:
     """Reads the rows of a tape: each is a single operation."""
 
-    def __init__(self, tape: Tape):
-        fields = (tape.t, tape.dt, tape.rate, tape.x, tape.x_pre, tape.mode, tape.event)
-        first = jtu.tree_map(lambda buffer: buffer[0], fields)
-        self._packer, self._table = Packer(Row(*first)), tape.table
+    def __init__(self, tape: Tape, twice: bool):
+        rows = Row(
+            tape.t, tape.dt, tape.rate, tape.x, tape.x_pre, tape.mode, tape.event
+        )
+        self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows), twice)
+        # What was written down carries no tangent.
+        self._table = jax.vmap(self._packer.pack)(rows) if twice else tape.table
 
     def read(self, i):
         return tuple(_entry(table, i) for table in self._table)
@@ -119,9 +125,12 @@ def _cond_any(pred, true_fn, false_fn):
 #
 
 
-def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
+def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
+    """With `twice`, in a form that can be differentiated with respect to what is
+    recorded; events then have to be isolated."""
     system, tape, solver = recording.system, recording.tape, recording.solver
     n_guards = system.n_guards
+    corners = n_guards > 1 and not twice
     dt0 = jnp.zeros_like(tape.t_end) if inputs.t0 is None else inputs.t0
     dx0 = jnp.zeros_like(tape.x_end) if inputs.x0 is None else inputs.x0
     num_rows = eqxi.unvmap_max(tape.num_rows)
@@ -139,6 +148,13 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         return _cond_any(row.dt > 0, moved, lambda: dx)
 
     def single(row: Row, place: _Place, dx, dt_last):
+        if twice:
+            event = jnp.maximum(row.event, 0)
+            return directional(
+                lambda system, x: event_map(system, row.t + row.dt, x, row.mode, event),
+                (system, row.x_pre),
+                (inputs.system, dx),
+            )[1]
         return event_tangent(
             system,
             row.t + row.dt,
@@ -208,7 +224,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         after = (dx_pre, dx_pre, dt_last, dt_event, packed)
         if n_guards > 0:
             # One guard has one order only: its events in one instant are a sequence.
-            several = (place.more | place.inner) & (n_guards > 1)
+            several = (place.more | place.inner) & corners
             alone = fired & ~several
             dx_one, dt_one = _cond_any(
                 alone,
@@ -219,7 +235,7 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
             )
             dt_last_one = jnp.where(alone, dt_one, dt_last)
             after = (dx_pre, dx_one, dt_last_one, dt_one, packed)
-        if n_guards > 1:
+        if corners:
             after = _cond_any(
                 several,
                 lambda: _where(
@@ -256,11 +272,11 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
         nothing,
         jnp.zeros((n_guards,), jnp.int32),
     )
-    resolved = resolved if n_guards > 1 else ()
-    resolutions = Packer(resolved)
-    rows, outs = _Rows(tape), Packer((dx0, dx0, dt0))
+    resolved = resolved if corners else ()
+    resolutions = Packer(resolved, twice)
+    rows, outs = _Rows(tape, twice), Packer((dx0, dx0, dt0), twice)
     state = (dx0, dt0, jnp.asarray(False), resolutions.pack(resolved))
-    carries = Packer(state)
+    carries = Packer(state, twice)
     tables = tuple(
         jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
     )
@@ -269,6 +285,13 @@ def _push_impl(inputs: Inputs, recording: Recording) -> Outputs:
     dx, _, _, _ = carries.unpack(carried)
     out_x, out_pre, out_t = outs.unpack(tables)
     dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
+    if twice:
+        _, d_flow = directional(
+            lambda system, x: system.flow(tape.t_end, x, tape.mode_end),
+            (system, tape.x_end),
+            (inputs.system, dx),
+        )
+        dx = dx + (tape.t_end - lax.stop_gradient(tape.t_end)) * d_flow
     if inputs.t1 is not None:
         dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
     out = Outputs(out_x, out_pre, dx, out_t, dt1)
@@ -295,7 +318,9 @@ def _poison(tangent, differentiable):
 _SMALL = 16
 
 
-def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
+def _pull_impl(
+    cts: Outputs, wanted: Inputs, recording: Recording, twice=False
+) -> Inputs:
     """`wanted` has `True` where a cotangent is asked for, `None` elsewhere."""
     system, tape, solver = recording.system, recording.tape, recording.solver
     leaves, treedef = jtu.tree_flatten(system)
@@ -320,6 +345,15 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
         t, x, mode = row.t + row.dt, row.x_pre, row.mode
         fired = row.event >= 0
         event = jnp.maximum(row.event, 0)
+        if twice:
+            _, vjp = jax.vjp(
+                lambda moving, x: event_map(
+                    eqx.combine(moving, fixed), t, x, mode, event
+                ),
+                moving,
+                x,
+            )
+            return *vjp((ct, ct_t)), jnp.zeros_like(ct_t)
         flow = system.flow(t, x, mode)
         g, rate = system.guard_rates(t, x, mode, flow)
         g, rate = g[event], jnp.where(fired, rate[event], 1)
@@ -396,15 +430,26 @@ def _pull_impl(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
         ct_t1 = ct_t1 + cts.t_end
     ct_t = jnp.zeros_like(tape.t_end)
     ct_system = jtu.tree_map(jnp.zeros_like, moving)
+    if twice:
+        _, vjp = jax.vjp(
+            lambda moving, x: eqx.combine(moving, fixed).flow(
+                tape.t_end, x, tape.mode_end
+            ),
+            moving,
+            tape.x_end,
+        )
+        later = tape.t_end - lax.stop_gradient(tape.t_end)
+        ct_system, ct_x = vjp(later * ct)
+        ct = ct + ct_x
     split = lambda tree: eqx.partition(tree, lambda leaf: leaf.size <= _SMALL)
     small, large = split(ct_system)
-    rows = _Rows(tape)
+    rows = _Rows(tape, twice)
     given = (cts.x, cts.x_pre, cts.t_event)
-    outs = Packer(jtu.tree_map(lambda buffer: buffer[0], given))
+    outs = Packer(jtu.tree_map(lambda buffer: buffer[0], given), twice)
     asked_rows = len(jtu.tree_leaves(given)) > 0
     tables = jax.vmap(outs.pack)(given) if asked_rows else outs.pack(given)
     state = (ct, ct_t, small)
-    carries = Packer(state)
+    carries = Packer(state, twice)
     init = (num_rows - 1, carries.pack(state), large)
     _, carried, large = lax.while_loop(lambda c: c[0] >= 0, body, init)
     ct_x0, ct_t0, small = carries.unpack(carried)
@@ -438,22 +483,27 @@ def _entry(buffer, i):
 # The primitives
 #
 
-_SECOND_ORDER = (
-    "hybridjax does not support second derivatives through `hj.simulate` yet: the "
-    "derivative of a simulation was itself differentiated with respect to what the "
-    "simulation depends on (`jax.hessian`, `jax.grad` of `jax.grad`, ...). Use finite "
-    "differences of `jax.grad` or `jax.jvp` instead, or a Gauss-Newton approximation "
-    "built from first derivatives."
+_REVERSE = (
+    "Second derivatives through `hj.simulate` are taken forward over reverse: "
+    "`jax.hessian`, `jax.jacfwd(jax.grad(f))`, or `jax.jvp(jax.grad(f), (x,), (v,))` "
+    "for the product of the Hessian and a vector. A derivative of the simulation was "
+    "itself differentiated in reverse mode: replace the outer `jax.grad` or "
+    "`jax.jacrev` by `jax.jacfwd` or `jax.jvp`."
+)
+_THIRD = (
+    "hybridjax has first and second derivatives through `hj.simulate`: a second "
+    "derivative of a simulation was itself differentiated. Use finite differences of "
+    "second derivatives instead."
+)
+_NO_SECOND = (
+    "The second derivative of this simulation does not exist: several events fall into "
+    "one instant, or one happens at `t0`, where the first derivative has a kink. "
+    "Perturb the inputs, or pass `throw=False` to get NaN instead."
 )
 
 
 def _is_linear(leaf):
     return isinstance(leaf, ad.UndefinedPrimal)
-
-
-def _raise_if_perturbed(tangents):
-    if jtu.tree_leaves(tangents):
-        raise NotImplementedError(_SECOND_ORDER)
 
 
 def _to_struct(x):
@@ -476,10 +526,11 @@ def _abstract(impl):
 def _push_jvp(primals, tangents):
     inputs, recording = primals
     t_inputs, t_recording = tangents
-    _raise_if_perturbed(t_recording)
-    out = push(inputs, recording)
-    t_out = push(t_inputs, recording)
-    return out, t_out
+    if jtu.tree_leaves(t_recording):
+        t_out = _second(_push_twice_p, t_inputs, t_recording, inputs, recording)
+    else:
+        t_out = push(t_inputs, recording)
+    return push(inputs, recording), t_out
 
 
 @eqxi.filter_primitive_transpose
@@ -496,10 +547,11 @@ def _push_transpose(primals, cts: Outputs):
 def _pull_jvp(primals, tangents):
     cts, wanted, recording = primals
     t_cts, _, t_recording = tangents
-    _raise_if_perturbed(t_recording)
-    out = pull(cts, wanted, recording)
-    t_out = pull(t_cts, wanted, recording)
-    return out, t_out
+    if jtu.tree_leaves(t_recording):
+        t_out = _second(_pull_twice_p, t_cts, t_recording, cts, wanted, recording)
+    else:
+        t_out = pull(t_cts, wanted, recording)
+    return pull(cts, wanted, recording), t_out
 
 
 @eqxi.filter_primitive_transpose
@@ -523,6 +575,52 @@ def _pull_transpose(primals, ct_inputs: Inputs):
     )
 
 
+def _push_twice_impl(t_inputs, t_recording, inputs, recording) -> Outputs:
+    """The tangent of `push`."""
+    _, t_out = directional(
+        lambda inputs, recording: _push_impl(inputs, recording, twice=True),
+        (inputs, recording),
+        (t_inputs, t_recording),
+    )
+    return _where_isolated(recording, t_out)
+
+
+def _pull_twice_impl(t_cts, t_recording, cts, wanted, recording) -> Inputs:
+    """The tangent of `pull`."""
+    _, t_out = directional(
+        lambda cts, recording: _pull_impl(cts, wanted, recording, twice=True),
+        (cts, recording),
+        (t_cts, t_recording),
+    )
+    return _where_isolated(recording, t_out)
+
+
+def _where_isolated(recording: Recording, tangents):
+    """A second derivative, where no two events share an instant, and none happens at
+    the start."""
+    tape = recording.tape
+    rows = jnp.arange(tape.event.shape[0])
+    event = (tape.event >= 0) & (rows < tape.num_rows)
+    # No flow leads to it: the events of an instant follow each other.
+    at_once = event & (tape.dt == 0)
+    follows = at_once & jnp.roll(event, 1) | (at_once & (rows == 0))
+    exists = ~follows.any() & recording.differentiable
+    if recording.throw:
+        bad = recording.differentiable & ~exists
+        tangents = raise_if(tangents, bad, None, lambda _: _NO_SECOND)
+    return jtu.tree_map(lambda d: _poison(d, exists), tangents)
+
+
+@eqxi.filter_primitive_jvp
+def _no_third(primals, tangents):
+    raise NotImplementedError(_THIRD)
+
+
+@eqxi.filter_primitive_transpose
+def _no_reverse(primals, cts):
+    raise NotImplementedError(_REVERSE)
+
+
 _push_p = eqxi.create_vprim(
     "hybridjax_push",
     eqxi.filter_primitive_def(_push_impl),
@@ -537,6 +635,27 @@ _pull_p = eqxi.create_vprim(
     _pull_jvp,
     _pull_transpose,
 )
+
+
+_push_twice_p = eqxi.create_vprim(
+    "hybridjax_push_twice",
+    eqxi.filter_primitive_def(_push_twice_impl),
+    _abstract(_push_twice_impl),
+    _no_third,
+    _no_reverse,
+)
+_pull_twice_p = eqxi.create_vprim(
+    "hybridjax_pull_twice",
+    eqxi.filter_primitive_def(_pull_twice_impl),
+    _abstract(_pull_twice_impl),
+    _no_third,
+    _no_reverse,
+)
+
+
+def _second(primitive, t_given, t_recording, *primals):
+    t_given = _tie_to(primals[-1], t_given)
+    return eqxi.filter_primitive_bind(primitive, t_given, t_recording, *primals)
 
 
 def push(inputs: Inputs, recording: Recording) -> Outputs:

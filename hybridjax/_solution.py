@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree, Real
 from ._flat import FlatSystem
 from ._gate import gate
 from ._results import RESULTS
+from ._saltation import directional
 from ._step import flow_for, with_gradients
 from ._tape import Tape
 from ._tie import tie
@@ -162,19 +163,26 @@ class Path(eqx.Module):
 
 @eqx.filter_custom_jvp
 def shift_time(system: FlatSystem, t, x, mode, tau):
-    """The state a time `tau` later, for a `tau` that is zero in value and carries a
-    first derivative."""
+    """The state a time `tau` later, for a `tau` that is zero in value and carries
+    derivatives."""
     return tie(x, (system, t, mode, tau))
 
 
 @shift_time.def_jvp
 def _shift_time_jvp(primals, tangents):
-    system, t, x, mode, _ = primals
-    _, _, t_x, _, t_tau = tangents
+    system, t, x, mode, tau = primals
+    t_system, _, t_x, _, t_tau = tangents
+    shifted = shift_time(*primals)
     tangent = jnp.zeros_like(x) if t_x is None else t_x
+    if t_x is not None or jtu.tree_leaves(t_system):
+        # Zero, but its derivative with respect to `tau` is not.
+        _, d_flow = directional(
+            lambda system, x: system.flow(t, x, mode), (system, x), (t_system, t_x)
+        )
+        tangent = tangent + tau * d_flow
     if t_tau is not None:
-        tangent = tangent + t_tau * system.flow(t, x, mode)
-    return shift_time(*primals), tangent
+        tangent = tangent + t_tau * system.flow(t + tau, shifted, mode)
+    return shifted, tangent
 
 
 def event_log(path: Path, max_events: int) -> EventLog:

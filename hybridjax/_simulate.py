@@ -89,7 +89,8 @@ def simulate(
     - `ValueError` for arguments that cannot be used; it names the argument.
     - [`hybridjax.SimulationError`][] if `throw` and the simulation failed, with the
         time, the mode and the guard; or if it has no derivative and one was asked for.
-    - `NotImplementedError` for second derivatives.
+    - `NotImplementedError` for a second derivative whose outer one is in reverse mode
+        (take `jax.jacfwd(jax.grad(f))`), and for third derivatives.
 
     ??? cite "Reference"
 

@@ -348,86 +348,11 @@ def test_reset_that_is_undefined_away_from_its_guard():
 
 
 #
-# Second derivatives
+# Derivatives of derivatives that are none of the simulation
 #
 
 
-def _final(z):
-    sol = hj.simulate(
-        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
-    )
-    return sol.x1[0]
-
-
-def _saved(z):
-    saveat = dfx.SaveAt(ts=jnp.asarray([0.5, 1.5]))
-    sol = hj.simulate(
-        models.BouncingBall(z[2], z[3]),
-        z[4],
-        z[5],
-        z[:2],
-        0,
-        saveat=saveat,
-        max_steps=32,
-    )
-    return sol.xs[1, 0]
-
-
-def _event_time(z):
-    sol = hj.simulate(
-        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
-    )
-    return sol.events.t[0]
-
-
-def _log(z):
-    sol = hj.simulate(
-        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
-    )
-    log = sol.events
-    return log.x_before[0, 1] + log.x_after[0, 1] + log.normal_speed[0]
-
-
-def _evaluated(z):
-    sol = hj.simulate(
-        models.BouncingBall(z[2], z[3]), z[4], z[5], z[:2], 0, max_steps=32
-    )
-    return sol.evaluate(1.5)[0]
-
-
-_POINT = jnp.asarray([1.0, 0.3, 9.81, 0.8, 0.0, 2.0])
-_SECOND = {
-    "hessian": jax.hessian,
-    "grad of grad": lambda f: jax.jacrev(jax.jacrev(f)),
-    "forward over forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
-    "forward over reverse": lambda f: jax.jacfwd(jax.jacrev(f)),
-    "reverse over forward": lambda f: jax.jacrev(jax.jacfwd(f)),
-    "jvp of grad": lambda f: lambda z: jax.jvp(jax.grad(f), (z,), (z,))[1],
-    "grad of jvp": lambda f: jax.grad(lambda z: jax.jvp(f, (z,), (z,))[1]),
-    "under jit": lambda f: jax.jit(jax.hessian(jax.jit(f))),
-    "under vmap": lambda f: lambda z: jax.vmap(jax.hessian(f))(jnp.stack([z, z])),
-}
-
-
-# The error comes when JAX traces: nothing needs to be compiled to see it.
-@pytest.mark.parametrize("fn", (_final, _saved, _event_time, _log, _evaluated))
-def test_second_derivatives_raise(fn):
-    for second in _SECOND.values():
-        with pytest.raises(NotImplementedError, match="finite differences") as info:
-            jax.eval_shape(second(fn), _POINT)
-        assert "second derivatives" in str(info.value)
-
-
-def test_second_derivatives_with_respect_to_single_inputs_raise():
-    # No entry of the Hessian is a silent zero: of x0, parameters, t0 and t1.
-    for i in range(6):
-        for j in range(i, 6):
-            fn = lambda a, b, i=i, j=j: _final(_POINT.at[i].add(a).at[j].add(b))
-            with pytest.raises(NotImplementedError, match="second derivatives"):
-                jax.eval_shape(jax.jacfwd(jax.grad(fn), 1), 0.0, 0.0)
-
-
-def test_second_derivatives_that_are_none_of_the_simulation():
+def test_of_a_factor():
     # d²(a² x1) is fine in a, and so is its mixed derivative.
     fn = lambda a, z: a**2 * _outcome(z)[0]
     value = _bounces(_BALL, _BOUNCES)[0]

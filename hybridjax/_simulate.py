@@ -187,7 +187,7 @@ def _simulate(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
         * jnp.maximum(jnp.abs(start_time), jnp.abs(end_time))
     )
     # What comes back to the user holds the rows once.
-    tape = eqx.tree_at(lambda t: t.table, tape, None)
+    tape = eqx.tree_at(lambda t: t.table, tape, ())
     path = Path(tape, flat, solver, same_time, unravel)
     ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
     return Solution(

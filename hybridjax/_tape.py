@@ -24,9 +24,9 @@ class Tape(eqx.Module):
     Only the first `num_rows` rows exist; the `t` of the others is infinite.
     """
 
-    # The rows as they were written, packed: what reads them one by one touches those
-    # that exist, and no others.
-    table: tuple[Float[Array, "rows floats"], Int[Array, "rows ints"]] | None
+    # The rows as they were written, packed in a table of floats and one of integers:
+    # what reads them one by one touches those that exist, and no others.
+    table: tuple[Array, ...]
     t: Float[Array, " rows"]
     dt: Float[Array, " rows"]
     x: Float[Array, "rows n"]

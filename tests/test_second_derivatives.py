@@ -19,9 +19,8 @@ _POINT = jnp.asarray([1.0, 0.3, 9.81, 0.8, 0.1, 2.1])
 _FRACTIONS = (0.35, 0.75)
 
 
-def _ball(z, **options):
+def _ball(z):
     times = z[4] + jnp.asarray(_FRACTIONS, z.dtype) * (z[5] - z[4])
-    options = dict(stepsize_controller=_CONTROLLER, max_steps=64) | options
     return hj.simulate(
         models.BouncingBall(z[2], z[3]),
         z[4],
@@ -29,14 +28,15 @@ def _ball(z, **options):
         z[:2],
         0,
         saveat=dfx.SaveAt(ts=times),
+        stepsize_controller=_CONTROLLER,
+        max_steps=64,
         max_events=4,
-        **options,
     )
 
 
-def _everything(z, **options):
+def _everything(z):
     """All floats that a solution has."""
-    sol = _ball(z, **options)
+    sol = _ball(z)
     log = sol.events
     states = [sol.x1[None], sol.xs, sol.evaluate(z[5] - 0.05)[None]]
     states += [log.x_before[:_BOUNCES], log.x_after[:_BOUNCES]]

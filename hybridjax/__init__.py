@@ -12,6 +12,7 @@ from ._errors import SimulationError as SimulationError
 from ._event_selected import EventSelectedSystem as EventSelectedSystem
 from ._locate import Locate as Locate
 from ._results import RESULTS as RESULTS
+from ._rollout import rollout as rollout
 from ._saltation import saltation_matrix as saltation_matrix
 from ._simulate import simulate as simulate
 from ._solution import EventLog as EventLog, Solution as Solution

@@ -3,6 +3,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
@@ -35,7 +36,7 @@ class FlatSystem(eqx.Module):
 
     @property
     def n_guards(self) -> int:
-        return self._guards.out_struct.shape[0]  # pyright: ignore
+        return self._guards.jaxpr.outvars[0].aval.shape[0]
 
     def guard_rates(self, t, x, mode, dx):
         """Guards, and their derivatives along the direction `(1, dx)`."""
@@ -92,17 +93,37 @@ def flatten_system(
         return _ravel(x_plus, x_flat.dtype), mode_plus
 
     event = jnp.asarray(0, jnp.int32)
-    convert = eqx.filter_closure_convert
     return (
         FlatSystem(
-            convert(flow, parameters, t, x_flat, mode),
-            convert(guards, parameters, t, x_flat, mode),
-            convert(jump, parameters, t, x_flat, mode, event),
+            _convert(flow, parameters, t, x_flat, mode),
+            _convert(guards, parameters, t, x_flat, mode),
+            _convert(jump, parameters, t, x_flat, mode, event),
             parameters,
         ),
         x_flat,
         unravel,
     )
+
+
+class _Converted(eqx.Module):
+    """A function whose closed-over arrays are leaves.
+
+    As `eqx.filter_closure_convert`, which also compares the shardings of its arguments
+    with those of the example. Within a `jax.shard_map` these depend on when JAX asks.
+    """
+
+    jaxpr: Any
+    consts: list
+    structure: Any = eqx.field(static=True)
+
+    def __call__(self, *args):
+        out = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jtu.tree_leaves(args))
+        return jtu.tree_unflatten(self.structure, out)
+
+
+def _convert(fn: Callable, *args) -> _Converted:
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+    return _Converted(closed.jaxpr, closed.consts, jtu.tree_structure(out))
 
 
 def _ravel(x: PyTree, dtype) -> Array:

@@ -17,7 +17,7 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Enough devices to shard a batch on a machine that has only a CPU.
-jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_num_cpu_devices", 8)
 
 # Compilation takes seconds, so there is no deadline per example. The examples are the
 # same in every run: a failure in CI can be repeated by running the test.

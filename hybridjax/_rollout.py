@@ -1,0 +1,165 @@
+"""Many simulations: over the devices of a mesh, and in chunks that fit in memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.sharding import AxisType, Mesh, PartitionSpec
+from jaxtyping import PyTree
+
+
+def rollout(
+    fn: Callable[[PyTree], PyTree],
+    batch: PyTree,
+    *,
+    mesh: Mesh | None = None,
+    chunk_size: int | None = None,
+    progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
+) -> PyTree:
+    """`jax.vmap(fn)(batch)`, for batches that are spread over devices, or do not fit in
+    memory.
+
+    Every device loops over its own lanes for as long as these need, and waits for no
+    other: there is no communication between them. Differentiable like `jax.vmap`, also
+    with respect to what `fn` closes over.
+
+    !!! example
+
+        ```python
+        def energy(x0):
+            return jnp.sum(hj.simulate(system, 0.0, 10.0, x0, 0).x1 ** 2)
+
+        mesh = jax.make_mesh((jax.device_count(),), ("lanes",))
+        energies = hj.rollout(energy, x0s, mesh=mesh, chunk_size=10_000)
+        ```
+
+    **Arguments:**
+
+    - `fn`: a function of one lane, which calls [`hybridjax.simulate`][] and returns a
+        pytree of arrays.
+    - `batch`: a pytree of arrays of shape `(lanes, ...)`.
+    - `mesh`: the devices; the lanes are divided among all of them. `None` is the
+        default device. For devices of several hosts, see
+        `docs/scale.md`.
+    - `chunk_size`: how many lanes a device works on at a time; `None` is all of its
+        own. The work space is that of one chunk, also in reverse mode, for which every
+        chunk is then simulated once more.
+    - `progress_meter`: one of diffrax's, told after each chunk. With several devices,
+        of the first of them.
+
+    **Returns:**
+
+    What `fn` returns, with an axis of size `lanes` in front.
+
+    **Raises:**
+
+    - `ValueError` if the arrays of `batch` do not share the size of their first axis,
+        or `chunk_size` is not a positive integer.
+    - What `fn` raises; [`hybridjax.SimulationError`][] if any lane fails that has
+        `throw=True`.
+    """
+    arrays = jtu.tree_leaves(batch)
+    sizes = {jnp.shape(leaf)[0] if jnp.ndim(leaf) > 0 else None for leaf in arrays}
+    if len(sizes) != 1 or None in sizes or sizes == {0}:
+        raise ValueError(
+            "Argument `batch` must be a pytree of arrays that all have the same number "
+            f"of lanes, at least one, as their first axis, but these are {sizes}. Let "
+            "`fn` close over what all lanes share."
+        )
+    if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
+        raise ValueError(
+            f"Argument `chunk_size` must be a positive integer or None, but it is "
+            f"{chunk_size!r}."
+        )
+    return _rollout(fn, batch, mesh, chunk_size, progress_meter)
+
+
+@eqx.filter_jit
+def _rollout(fn, batch, mesh, chunk_size, progress_meter):
+    lanes = jnp.shape(jtu.tree_leaves(batch)[0])[0]
+    share = lambda batch, first: _in_chunks(
+        fn, batch, chunk_size, progress_meter, first
+    )
+    if mesh is None:
+        return share(batch, jnp.asarray(True))
+
+    def on_device(batch):
+        index = sum(lax.axis_index(name) for name in mesh.axis_names)
+        return share(batch, index == 0)
+
+    # Where the lanes are is decided here, not by the types of arrays.
+    mesh = Mesh(
+        mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim
+    )
+    spec = PartitionSpec(mesh.axis_names)
+    # The loops of different devices do not know of each other: nothing to check.
+    sharded = jax.shard_map(
+        on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    out = sharded(_pad(batch, -lanes % mesh.size))
+    return jtu.tree_map(lambda a: a[:lanes], out)
+
+
+def _pad(batch, more: int):
+    """The last lane `more` times again."""
+    if more == 0:
+        return batch
+    return jtu.tree_map(
+        lambda a: jnp.concatenate([a, jnp.broadcast_to(a[-1], (more, *a.shape[1:]))]),
+        batch,
+    )
+
+
+def _in_chunks(fn, batch, chunk_size, progress_meter, first):
+    lanes = jnp.shape(jtu.tree_leaves(batch)[0])[0]
+    if chunk_size is None or chunk_size >= lanes:
+        chunk_size = lanes
+    chunks = -(-lanes // chunk_size)
+    batch = jtu.tree_map(
+        lambda a: a.reshape(chunks, chunk_size, *a.shape[1:]),
+        _pad(batch, chunks * chunk_size - lanes),
+    )
+    run = jax.vmap(fn)
+    if chunks > 1:
+        run = jax.checkpoint(run)
+    meter = _OnFirst(progress_meter, first)
+
+    def body(carry, chunk):
+        i, state = carry
+        out = run(chunk)
+        state = meter.step(state, ((i + 1) / chunks).astype(float), out)
+        return (i + 1, state), out
+
+    (_, state), out = lax.scan(body, (jnp.asarray(0, jnp.int32), meter.init()), batch)
+    meter.close(state)
+    return jtu.tree_map(lambda a: a.reshape(-1, *a.shape[2:])[:lanes], out)
+
+
+class _OnFirst:
+    """A progress meter that is seen on the first device only."""
+
+    def __init__(self, meter: dfx.AbstractProgressMeter, first):
+        self.meter, self.first = meter, first
+
+    def init(self) -> Any:
+        struct = eqx.filter_eval_shape(self.meter.init)
+        nothing = lambda: jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), struct)
+        return lax.cond(self.first, self.meter.init, nothing)
+
+    def step(self, state, progress, out):
+        # Not before the chunk is done.
+        leaves = [leaf.ravel()[:1] for leaf in jtu.tree_leaves(out)]
+        leaves, progress = lax.optimization_barrier((leaves, progress))
+        step = lambda: self.meter.step(state, lax.stop_gradient(progress))
+        return lax.cond(self.first, step, lambda: state)
+
+    def close(self, state):
+        def close():
+            self.meter.close(state)
+
+        lax.cond(self.first, close, lambda: None)

@@ -9,8 +9,11 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
+
+from ._errors import clean_errors
+from ._start import is_traced
 
 
 def rollout(
@@ -76,7 +79,14 @@ def rollout(
             f"Argument `chunk_size` must be a positive integer or None, but it is "
             f"{chunk_size!r}."
         )
-    return _rollout(fn, batch, mesh, chunk_size, progress_meter)
+
+    def call_and_wait():
+        out = _rollout(fn, batch, mesh, chunk_size, progress_meter)
+        if not is_traced(out):
+            jax.block_until_ready(out)
+        return out
+
+    return clean_errors(call_and_wait)
 
 
 @eqx.filter_jit
@@ -92,17 +102,25 @@ def _rollout(fn, batch, mesh, chunk_size, progress_meter):
         index = sum(lax.axis_index(name) for name in mesh.axis_names)
         return share(batch, index == 0)
 
-    # Where the lanes are is decided here, not by the types of arrays.
-    mesh = Mesh(
-        mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim
-    )
     spec = PartitionSpec(mesh.axis_names)
     # The loops of different devices do not know of each other: nothing to check.
     sharded = jax.shard_map(
         on_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
-    out = sharded(_pad(batch, -lanes % mesh.size))
+    more = -lanes % mesh.size
+    out = sharded(_place(_pad(batch, more), mesh, spec))
+    if more == 0:
+        return out
+    # What is left cannot be divided evenly.
+    out = _place(out, mesh, PartitionSpec())
     return jtu.tree_map(lambda a: a[:lanes], out)
+
+
+def _place(tree, mesh: Mesh, spec: PartitionSpec):
+    """On meshes whose axes are part of the types of arrays, JAX wants to be told."""
+    if AxisType.Explicit not in mesh.axis_types:
+        return tree
+    return jtu.tree_map(lambda a: jax.reshard(a, NamedSharding(mesh, spec)), tree)
 
 
 def _pad(batch, more: int):

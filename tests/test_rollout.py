@@ -20,6 +20,11 @@ def _mesh():
     return jax.make_mesh((jax.device_count(),), ("lanes",))
 
 
+def _grid():
+    types = (AxisType.Auto, AxisType.Auto)
+    return jax.make_mesh((4, 2), ("hosts", "devices"), axis_types=types)
+
+
 def _lane(restitution):
     def lane(height):
         sol = hj.simulate(

@@ -11,7 +11,7 @@ Balls fall, bounce and are observed at t = 2 (float64, rtol = atol = 1e-8, Tsit5
 
 For each: the final state (forward), value and gradient in reverse mode, one tangent in
 forward mode, and the time to trace and compile. Errors are the largest deviations from
-the closed form. Prints a Markdown table, writes nothing, takes about three minutes,
+the closed form. Prints a Markdown table, writes nothing, takes about five minutes,
 nearly all of it to compile: `--problems` and `--only` make it shorter.
 """
 

@@ -53,7 +53,7 @@ def _tape_jvp(primals, tangents, **kwargs):
     system = primals[0]
     tape = tape_of(*primals, **kwargs)
     continuous = ~_discontinuous(system, tape)
-    transversal = ~jnp.any(_exists(tape) & (tape.event >= 0) & (tape.rate == 0))
+    transversal = ~jnp.any(tape.fired & (tape.rate == 0))
     if kwargs["throw"]:
         bad = tape.successful & ~(continuous & transversal)
         num_rows = raise_if(tape.num_rows, bad, None, lambda _: _NO_DERIVATIVE)
@@ -89,10 +89,6 @@ _NO_DERIVATIVE = (
 _MAX_ORDERS = 8
 
 
-def _exists(tape: Tape):
-    return jnp.arange(tape.event.shape[0]) < tape.num_rows
-
-
 def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
     """Does the outcome of some instant with several events depend on their order?
 
@@ -102,11 +98,9 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
     n_guards = system.n_guards
     if n_guards < 2:
         return jnp.asarray(False)
-    event = _exists(tape) & (tape.event >= 0)
-    inner = jnp.concatenate(
-        [jnp.zeros((1,), bool), event[1:] & event[:-1] & (tape.dt[1:] == 0)]
-    )
-    leads = event & ~inner & jnp.roll(inner, -1)
+    # The first row is no inner one: rolling moves a False to the end.
+    inner = tape.inner
+    leads = ~inner & jnp.roll(inner, -1)
     ascending = jnp.arange(n_guards, dtype=jnp.int32)
     tries = min(n_guards, _MAX_ORDERS)
 

@@ -599,12 +599,8 @@ def _where_isolated(recording: Recording, tangents):
     """A second derivative, where no two events share an instant, and none happens at
     the start."""
     tape = recording.tape
-    rows = jnp.arange(tape.event.shape[0])
-    event = (tape.event >= 0) & (rows < tape.num_rows)
-    # No flow leads to it: the events of an instant follow each other.
-    at_once = event & (tape.dt == 0)
-    follows = at_once & jnp.roll(event, 1) | (at_once & (rows == 0))
-    exists = ~follows.any() & recording.differentiable
+    at_start = tape.fired[0] & (tape.dt[0] == 0)
+    exists = recording.differentiable & ~(tape.inner.any() | at_start)
     if recording.throw:
         bad = recording.differentiable & ~exists
         tangents = raise_if(tangents, bad, None, lambda _: _NO_SECOND)

@@ -76,14 +76,12 @@ def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
     """The end of every accepted step; of several events in one instant, the last."""
     tape = path.tape
     size = tape.t.shape[0]
-    rows = jnp.arange(size)
-    exists = rows < tape.num_rows
-    event = exists & (tape.event >= 0)
-    done = exists & ((tape.dt > 0) | event)
-    inner = jnp.roll(event & (tape.dt == 0), -1).at[-1].set(False) & event
-    (index,) = jnp.nonzero(done & ~inner, size=size, fill_value=size)
+    done = (tape.exists & (tape.dt > 0)) | tape.fired
+    # The first row is no inner one: rolling moves a False to the end.
+    done = done & ~jnp.roll(tape.inner, -1)
+    (index,) = jnp.nonzero(done, size=size, fill_value=size)
     # Other lanes of a batch may have more rows.
-    last = rows + 1 >= jnp.sum(done & ~inner)
+    last = jnp.arange(size) + 1 >= jnp.sum(done)
 
     def pick(buffer, end):
         following = buffer[jnp.clip(index + 1, 0, size - 1)]

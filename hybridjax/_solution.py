@@ -188,8 +188,7 @@ def _shift_time_jvp(primals, tangents):
 def event_log(path: Path, max_events: int) -> EventLog:
     """Reads the events off the tape."""
     tape = path.tape
-    rows = jnp.arange(tape.event.shape[0])
-    fired = (rows < tape.num_rows) & (tape.event >= 0)
+    fired = tape.fired
     # Slots that stay empty repeat the first event: a reset may be undefined elsewhere.
     (index,) = jnp.nonzero(fired, size=max_events, fill_value=jnp.argmax(fired))
     valid = jnp.arange(max_events) < tape.num_events

@@ -1,4 +1,5 @@
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ._results import RESULTS
@@ -46,6 +47,22 @@ class Tape(eqx.Module):
     num_steps: Int[Array, ""]
     num_accepted: Int[Array, ""]
     corner_tol: Float[Array, ""]  # an absolute time
+
+    @property
+    def exists(self) -> Bool[Array, " rows"]:
+        return jnp.arange(self.event.shape[0]) < self.num_rows
+
+    @property
+    def fired(self) -> Bool[Array, " rows"]:
+        """Does the row exist, and end in an event?"""
+        return self.exists & (self.event >= 0)
+
+    @property
+    def inner(self) -> Bool[Array, " rows"]:
+        """Is it an event at the very instant of that of the row before?"""
+        fired = self.fired
+        follows = fired[1:] & fired[:-1] & (self.dt[1:] == 0)
+        return jnp.concatenate([jnp.zeros((1,), bool), follows])
 
     @property
     def successful(self) -> Bool[Array, ""]:

@@ -9,6 +9,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from ._start import is_traced
+
 
 class SimulationError(RuntimeError):
     """A simulation failed, and `throw=True` asked for an error.
@@ -65,10 +67,12 @@ def _failed_lanes(pred: np.ndarray, values: PyTree):
 
 
 def clean_errors(fn: Callable) -> Any:
-    """Calls `fn`, and raises a `SimulationError` from a compiled program as itself."""
+    """Calls `fn`, waits for what it returns, and raises a `SimulationError` from a
+    compiled program as itself."""
     _last_message.clear()
     try:
-        return fn()
+        out = fn()
+        return out if is_traced(out) else jax.block_until_ready(out)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         if _last_message and _last_message[0] in str(error):
             text = _last_message[0]

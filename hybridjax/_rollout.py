@@ -13,7 +13,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from ._errors import clean_errors
-from ._start import is_traced
 
 
 def rollout(
@@ -79,14 +78,7 @@ def rollout(
             f"Argument `chunk_size` must be a positive integer or None, but it is "
             f"{chunk_size!r}."
         )
-
-    def call_and_wait():
-        out = _rollout(fn, batch, mesh, chunk_size, progress_meter)
-        if not is_traced(out):
-            jax.block_until_ready(out)
-        return out
-
-    return clean_errors(call_and_wait)
+    return clean_errors(lambda: _rollout(fn, batch, mesh, chunk_size, progress_meter))
 
 
 @eqx.filter_jit

@@ -2,7 +2,6 @@ from typing import Any
 
 import diffrax as dfx
 import equinox as eqx
-import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -143,16 +142,7 @@ def simulate(
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
     call = lambda: _simulate(*problem, solver, settings, saveat, throw)
-    if not throw:
-        return call()
-
-    def call_and_wait():
-        solution = call()
-        if not is_traced(solution.x1):
-            jax.block_until_ready(solution.x1)
-        return solution
-
-    return clean_errors(call_and_wait)
+    return clean_errors(call) if throw else call()
 
 
 @eqx.filter_jit

@@ -10,11 +10,13 @@ functions that near H; otherwise the step must be shortened. See `docs/semantics
 import functools
 from typing import NamedTuple
 
+import equinox.internal as eqxi
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+
+from ._compute_if import compute_if
 
 
 # Where g is compared with H. Neither equidistant nor symmetric, so that a guard that
@@ -114,11 +116,8 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     a = 3 * (g1 - g0) - 2 * d0 - d1
     b = 2 * (g0 - g1) + d0 + d1
 
-    def value(s):
-        return g0 + s * (d0 + s * (a + s * b))
-
-    def slope(s):
-        return d0 + s * (2 * a + 3 * s * b)
+    value = functools.partial(_value, g0, d0, a, b)
+    slope = functools.partial(_slope, d0, a, b)
 
     # The error of the cubic.
     error = _error(g0, d0, g1, d1, g_check)
@@ -149,24 +148,34 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         upper = jnp.where(first, right, upper)
         drop = jnp.where(first, h_left - h_right, drop)
         before = h_left
-    root = _root(value, slope, lower, upper)
-    root = jnp.where(turns, lower, root)
-    root = jnp.where(has_root, root, jnp.inf)
 
-    # Is g certainly positive before the crossing, and certainly falling across it?
-    last = jnp.where(has_root, root, 1)
-    points = jnp.concatenate([jnp.asarray(_GRID, dtype), jnp.stack([s1, s2, last])])
-    h, dh = value(points), slope(points)
-    # The error that would be allowed for the statement to hold at each point. Where g
-    # certainly rises it does not fire either: it may be leaving its guard set.
-    allowed = jnp.maximum(
-        h / (_VALUE_MARGIN * jnp.maximum(weight(points), eps)),
-        jnp.abs(dh) / _SLOPE_MARGIN,
+    def judge(root):
+        """The root, and the error for which g is certainly positive before it, and
+        certainly falling across it."""
+        root = jnp.where(turns, lower, root)
+        root = jnp.where(has_root, root, jnp.inf)
+
+        def allowed_at(s):
+            # Where g certainly rises it does not fire either: it may be leaving its
+            # guard set.
+            h = value(s) / (_VALUE_MARGIN * jnp.maximum(weight(s), eps))
+            allowed = jnp.maximum(h, jnp.abs(slope(s)) / _SLOPE_MARGIN)
+            isolated = jnp.maximum(allowed, _ISOLATION * drop)
+            allowed = jnp.where(has_root & (s >= lower), isolated, allowed)
+            return jnp.where((s <= root) & (s > 0), allowed, jnp.inf)
+
+        # Not one array of points, whose minimum would be taken point by point: this is
+        # arithmetic on whole arrays of guards and lanes.
+        points = (*map(float, _GRID), s1, s2, jnp.where(has_root, root, 1))
+        return root, functools.reduce(jnp.minimum, map(allowed_at, points))
+
+    # In a branch, so that XLA does not repeat it in each kernel that needs it.
+    root, allowed = compute_if(
+        eqxi.unvmap_any(jnp.isfinite(error)),
+        lambda: judge(_root(g0, d0, a, b, lower, upper)),
     )
-    falling = has_root & (points >= lower)
-    allowed = jnp.where(falling, jnp.maximum(allowed, _ISOLATION * drop), allowed)
-    relevant = (points <= root) & (points > 0)
-    allowed = jnp.min(jnp.where(relevant, allowed, jnp.inf))
+    root = jnp.where(has_root, root, jnp.inf)
+    last = jnp.where(has_root, root, 1)
     certain = (error <= allowed) | (error <= error_floor)
     # The error is of order four in the step length.
     ratio = jnp.maximum(allowed, error_floor) / jnp.maximum(error, error_floor)
@@ -196,24 +205,31 @@ def _extrema(d0, a, b):
     return jnp.minimum(r1, r2), jnp.maximum(r1, r2)
 
 
-def _root(value, slope, lower, upper):
-    # Regula falsi to start, then Newton within the bracket; H is monotone there.
-    h_lower, h_upper = value(lower), value(upper)
+def _root(g0, d0, a, b, lower, upper):
+    # Regula falsi to start, then roots of the quadratics that touch H, within the
+    # bracket: of order three, and exact for a ballistic flight.
+    h_lower, h_upper = (_value(g0, d0, a, b, s) for s in (lower, upper))
     span = h_lower - h_upper
     s = lower + (upper - lower) * h_lower / jnp.where(span == 0, 1, span)
-
-    def improve(_, carry):
-        s, lower, upper = carry
-        h, dh = value(s), slope(s)
+    for _ in range(4):
+        h, dh = _value(g0, d0, a, b, s), _slope(d0, a, b, s)
         lower = jnp.where(h > 0, s, lower)
         upper = jnp.where(h > 0, upper, s)
-        newton = s - h / jnp.where(dh == 0, 1, dh)
-        inside = (newton > lower) & (newton < upper) & (dh != 0)
-        new = jnp.where(inside, newton, (lower + upper) / 2)
-        return jnp.where(h == 0, s, new), lower, upper
+        ddh = 2 * a + 6 * b * s
+        divisor = dh - jnp.sqrt(jnp.maximum(dh * dh - 2 * h * ddh, 0))
+        new = s - 2 * h / jnp.where(divisor == 0, 1, divisor)
+        inside = (new >= lower) & (new <= upper) & (divisor != 0)
+        new = jnp.where(inside, new, (lower + upper) / 2)
+        s = jnp.where(h == 0, s, new)
+    return s
 
-    # Not unrolled: XLA would repeat all of it in each kernel that needs the root.
-    return lax.fori_loop(0, 6, improve, (s, lower, upper))[0]
+
+def _value(g0, d0, a, b, s):
+    return g0 + s * (d0 + s * (a + s * b))
+
+
+def _slope(d0, a, b, s):
+    return d0 + s * (2 * a + 3 * s * b)
 
 
 def _grazing(extrema, d0, d1, a, b, value, tol):

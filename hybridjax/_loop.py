@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ._compute_if import compute_if
 from ._cubic import CHECK_POINTS, clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._flat import FlatSystem
@@ -148,7 +149,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
             wrote = eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
             return counters(i + 1, row + wrote, new), state, entry
 
-        after, state, entry = in_sequence(running > 0, iterate)
+        after, state, entry = compute_if(running > 0, iterate)
         table = tuple(
             lax.dynamic_update_index_in_dim(buffer, value, row, 0)
             for buffer, value in zip(table, entry, strict=True)
@@ -192,19 +193,6 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
 def _cond_any(pred, true_fn, false_fn, *operands):
     """`lax.cond` on whether any lane of a batch needs it: stays a branch under vmap."""
     return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn, *operands)
-
-
-def in_sequence(true: Bool[Array, ""], fn):
-    """`fn()`, for a `true` that is true.
-
-    XLA's executor on CPUs runs the small kernels of a computation one after the other
-    only if there are eight at most or none of them touches a large array, and gives
-    them to threads otherwise, which takes several times as long. A branch is a
-    computation of its own; what reads and writes the tape stays outside of it.
-    """
-    struct = jax.eval_shape(fn)
-    zeros = lambda: jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), struct)
-    return lax.cond(true, fn, zeros)
 
 
 def _where(pred, a, b):
@@ -320,12 +308,9 @@ class _Loop:
             return self.system.guards(s.t + point * dt, x, s.mode)
 
         g_check = jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
-        finite = (
-            step.okay
-            & jnp.isfinite(
-                jnp.concatenate([step.x, step.flow, g, g_check.ravel()])
-            ).all()
-        )
+        finite = step.okay & jnp.isfinite(jnp.concatenate([step.x, step.flow])).all()
+        guards = jnp.stack([g, rate, *g_check])
+        finite = finite & jnp.isfinite(guards).all(axis=0).all()
         keep, t_next, controller, failed = self.adapt(s, t1, step, finite)
         return _Attempt(
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
@@ -394,7 +379,10 @@ class _Loop:
 
         # What the guards say of it.
         moving = active & ~fire & ~s.landing
-        check = self.check_guards(s, a, moving & keep)
+        checked = moving & keep
+        check = compute_if(
+            eqxi.unvmap_any(checked), lambda: self.check_guards(s, a, checked)
+        )
         crossed, certain = check["crossed"], check["certain"]
         accept = moving & keep & certain & ~crossed
         aim = moving & keep & certain & crossed
@@ -548,10 +536,10 @@ class _Loop:
         # A cubic that is as good as a landing needs is not improved upon.
         sharp = c.residual <= jnp.sqrt(self.eps) * jnp.abs(c.slope)
         wanted = wanted & certain & crossed & ~turn & ~sharp[guard]
-        root = _cond_any(
+        root, guard = _cond_any(
             wanted,
             lambda: self.refine(s, dt, a.step, c, guard, wanted),
-            lambda: root,
+            lambda: (root, guard),
         )
         return dict(
             crossed=crossed,
@@ -565,20 +553,23 @@ class _Loop:
         )
 
     def refine(self, s: _State, dt, step: StepResult, c: Crossing, guard, wanted):
-        """The first crossing of the least guard, on the step's interpolant: by the
-        secant method within a bracket, beginning with the slope of the cubic."""
+        """The first crossing of the least guard, on the step's interpolant, and which
+        guard that is: by the secant method within a bracket, beginning with the slope
+        of the cubic."""
         candidates = jnp.isfinite(c.root) & ~c.turns
         tol = jnp.sqrt(self.eps)
 
         def cond(carry):
-            i, _, _, _, _, open_ = carry
+            i, *_, open_ = carry
             return (i < 60) & eqxi.unvmap_any(open_)
 
         def body(carry):
-            i, at, last, lower, upper, open_ = carry
+            i, at, least, last, lower, upper, open_ = carry
             x = step.interpolation.evaluate(at)
             g = self.system.guards(s.t + at * dt, x, s.mode)
-            g = jnp.min(jnp.where(candidates, g, jnp.inf))
+            g = jnp.where(candidates, g, jnp.inf)
+            least = jnp.where(open_, jnp.argmin(g).astype(least.dtype), least)
+            g = jnp.min(g)
             at_last, g_last, slope = last
             run = at - at_last
             slope = jnp.where(run == 0, slope, (g - g_last) / run)
@@ -591,12 +582,13 @@ class _Loop:
             # The slope of the cubic is not trusted with the decision.
             close = (i > 0) & (jnp.abs(new - at) <= tol)
             last, at = _where(open_, ((at, g, slope), new), (last, at))
-            return i + 1, at, last, lower, upper, open_ & ~close & (g != 0)
+            open_ = open_ & ~close & (g != 0)
+            return i + 1, at, least, last, lower, upper, open_
 
         root, lower, upper = c.root[guard], c.lower[guard], c.upper[guard]
         last = (root, jnp.zeros_like(root), c.slope[guard])
-        init = (jnp.asarray(0, jnp.int32), root, last, lower, upper, wanted)
-        return lax.while_loop(cond, body, init)[1]
+        init = (jnp.asarray(0, jnp.int32), root, guard, last, lower, upper, wanted)
+        return lax.while_loop(cond, body, init)[1:3]
 
     def landing(self, s: _State, dt, g, rate, landing, keep):
         """Did the step end on the guard? The earliest guard that was crossed counts."""

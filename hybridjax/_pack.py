@@ -9,6 +9,10 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree
 
 
+# Parts of a vector up to this size are put together entry by entry.
+_SMALL = 16
+
+
 class Packer:
     """Packs the leaves of a pytree into one vector of floats and one of integers.
 
@@ -20,6 +24,9 @@ class Packer:
         concatenate = lambda *parts: jnp.concatenate(parts)
         self._assemble = concatenate if differentiable else _assemble
         leaves, self._treedef = jtu.tree_flatten(like)
+        # Small ones first: they are assembled in another way than large ones.
+        sizes = [jnp.size(v) for v in leaves]
+        self._order = sorted(range(len(leaves)), key=lambda i: sizes[i] > _SMALL)
         self._shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in leaves]
         floats = [v.dtype for v in self._shapes if _is_float(v)]
         self._float = jnp.result_type(*floats) if floats else jnp.result_type(float)
@@ -36,7 +43,8 @@ class Packer:
     def pack(self, tree: PyTree) -> tuple[Float[Array, " floats"], Int[Array, " ints"]]:
         leaves = self._treedef.flatten_up_to(tree)
         parts: Any = ([], [])
-        for leaf, like in zip(leaves, self._shapes, strict=True):
+        for i in self._order:
+            leaf, like = leaves[i], self._shapes[i]
             is_float = _is_float(like)
             dtype = self._float if is_float else self._int
             parts[0 if is_float else 1].append(jnp.ravel(leaf).astype(dtype))
@@ -48,16 +56,16 @@ class Packer:
     def unpack(self, packed) -> PyTree:
         """Also of whole tables, whose last axis is packed."""
         at = [0, 0]
-        leaves = []
-        for like in self._shapes:
+        leaves: list[Any] = [None] * len(self._shapes)
+        for i in self._order:
+            like = self._shapes[i]
             kind = 0 if _is_float(like) else 1
             size = like.size
             table = packed[kind]
             part = table[..., at[kind] : at[kind] + size]
             at[kind] += size
-            leaves.append(
-                part.reshape(table.shape[:-1] + like.shape).astype(like.dtype)
-            )
+            part = part.reshape(table.shape[:-1] + like.shape)
+            leaves[i] = part.astype(like.dtype)
         return jtu.tree_unflatten(self._treedef, leaves)
 
 
@@ -68,14 +76,18 @@ def _is_float(x) -> bool:
 @jax.custom_batching.custom_vmap
 def _assemble(*parts):
     """Concatenates. XLA does not fuse into a concatenation: each part of it would be a
-    kernel of its own. Here, each entry of the result looks at every part instead."""
-    size, at = sum(p.shape[0] for p in parts), 0
+    kernel of its own. Here, each entry of the result looks at every small part
+    instead."""
+    small = [p for p in parts if p.shape[0] <= _SMALL]
+    large = [p for p in parts if p.shape[0] > _SMALL]
+    size, at = sum(p.shape[0] for p in small), 0
     padded = []
-    for p in parts:
+    for p in small:
         zero = jnp.zeros((), p.dtype)
         padded.append(lax.pad(p, zero, [(at, size - at - p.shape[0], 0)]))
         at += p.shape[0]
-    return functools.reduce(lax.add, padded)
+    together = [functools.reduce(lax.add, padded)] if padded else []
+    return jnp.concatenate([*together, *large])
 
 
 @_assemble.def_vmap

@@ -18,10 +18,10 @@ import jax.tree_util as jtu
 from jax.interpreters import ad
 from jaxtyping import Array, Float, PyTree
 
+from ._compute_if import compute_if
 from ._corner import resolve_corner, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
-from ._loop import in_sequence
 from ._pack import Packer
 from ._saltation import directional, event_map, event_tangent
 from ._step import flow_for
@@ -252,7 +252,7 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
     def body(carry):
         i, carried, tables = carry
         pair = rows.read_pair(i)
-        after, carried, out = in_sequence(
+        after, carried, out = compute_if(
             i < num_rows, lambda: advance(i, pair, carried)
         )
         tables = tuple(
@@ -421,7 +421,7 @@ def _pull_impl(
         i, carried, large = carry
         entry = rows.read(i)
         given = tuple(_entry(table, i) for table in tables) if asked_rows else tables
-        return in_sequence(i >= 0, lambda: retreat(i, entry, given, carried, large))
+        return compute_if(i >= 0, lambda: retreat(i, entry, given, carried, large))
 
     ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
     speed = system.flow(tape.t_end, tape.x_end, tape.mode_end)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hybridjax.models import WalledBall
 from scipy.optimize import brentq
 
 
@@ -312,6 +313,49 @@ def test_nan_away_from_its_mode():
     want = (want[0].at[-1].set(1.0), want[1].at[-1].set(jnp.array([-1.0, 0.0])))
     for g, w in zip(grads, want, strict=True):
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-8)
+
+
+def test_many_walls():
+    # A square table, and 60 walls just out of reach. Along each axis the ball
+    # goes to and fro: its position is a triangle wave.
+    angles = jnp.linspace(0, 2 * jnp.pi, 60, endpoint=False)
+    round_ = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
+    square = jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    table = WalledBall(
+        normals=jnp.concatenate([round_, square]),
+        offsets=-jnp.concatenate([1.001 * jnp.sqrt(2) * jnp.ones(60), jnp.ones(4)]),
+        gravity=0.0,
+        restitution=1.0,
+    )
+
+    def play(heading):
+        x0 = jnp.stack([0.1, -0.2, jnp.cos(heading), jnp.sin(heading)])
+        sol = hj.simulate(table, 0.0, 9.3, x0, 0, max_steps=64, max_events=16)
+        return sol.x1[:2], (sol.stats["num_steps"], sol.events.count)
+
+    def unfolded(heading):
+        p = jnp.array([0.1, -0.2]) + 9.3 * jnp.stack(
+            [jnp.cos(heading), jnp.sin(heading)]
+        )
+        return jnp.abs((p - 1) % 4 - 2) - 1
+
+    @jax.jit
+    @jax.vmap
+    def both(heading):
+        one = jnp.ones_like(heading)
+        p, dp, (steps, events) = jax.jvp(play, (heading,), (one,), has_aux=True)
+        return p, dp, *jax.jvp(unfolded, (heading,), (one,)), steps, events
+
+    headings = jnp.linspace(0.05, 3.0, 50)
+    p, dp, exact, slope, steps, events = both(headings)
+    np.testing.assert_allclose(p, exact, atol=1e-10)
+    np.testing.assert_allclose(dp, slope, atol=1e-10)
+    assert np.ptp(events) >= 2
+    # One step to see a wall, one to land on it, whatever lies behind; and a few until
+    # the step length has grown, at the start and after short flights.
+    assert np.all(steps <= 2 * events + 5)
+    with pytest.raises(ValueError, match="normals"):
+        WalledBall(normals=square, offsets=jnp.ones(3))
 
 
 def test_no_guards():

@@ -10,3 +10,4 @@ from ._rigid_bar import RigidBar as RigidBar
 from ._spring_hopper import SpringHopper as SpringHopper
 from ._thrown_ball import ThrownBall as ThrownBall
 from ._two_legs import TwoLegs as TwoLegs
+from ._walled_ball import WalledBall as WalledBall

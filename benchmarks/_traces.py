@@ -7,7 +7,7 @@ import equinox as eqx
 import hybridjax as hj
 import jax
 import jax.numpy as jnp
-from _diffrax_loop import ball_flow, DiffraxBalls
+from _diffrax_loop import DiffraxLoop
 from hybridjax.models import BouncingBall
 
 
@@ -80,17 +80,14 @@ def traces_of_hybridjax(max_steps: int, max_events: int) -> Iterator[tuple[str, 
     yield "plain call, Python floats", _count(calls, solver(calls))
 
 
-def traces_of_diffrax(loop: DiffraxBalls) -> Iterator[tuple[str, str]]:
+def traces_of_diffrax(loop: DiffraxLoop) -> Iterator[tuple[str, str]]:
     """The same for the diffrax loop."""
     calls = _Calls()
 
-    def flow(t, x, args):
-        calls.count += 1
-        return ball_flow(t, x, args)
-
     @jax.jit
     def solve(t1, height, gravity, tolerance):
+        ball = _CountedBall(BouncingBall(gravity=gravity, restitution=0.8), calls)
         x0 = jnp.stack([height, 0.0])
-        return loop(0.0, t1, x0, (gravity, 0.8), tolerance, tolerance, flow)
+        return loop(ball, 0.0, t1, x0, 0, None, tolerance, tolerance)
 
     yield "`jax.jit`", _count(calls, solve)

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _ball_exact import ball_and_gradient
-from _diffrax_loop import Kind, many_balls, one_ball
+from _diffrax_loop import Kind, many_guards, one_guard
 from _timing import compile_timed, machine, show_seconds, time_in_turns, Timing
 from _traces import traces_of_diffrax, traces_of_hybridjax, VALUES
 from hybridjax.models import Balls, BouncingBall
@@ -97,8 +97,13 @@ def _hybridjax(system, x0, problem: str, t1=T1, tolerance=TOLERANCE):
 
 def _ball(name: str, theta: jax.Array) -> Problem:
     def diffrax_solver(kind: Kind):
-        loop = one_ball(kind, MAX_IMPACTS[name])
-        return lambda theta: loop(0.0, T1, theta[:2], (theta[2], theta[3]))
+        loop = one_guard(kind, MAX_IMPACTS[name])
+
+        def solve(theta):
+            ball = BouncingBall(gravity=theta[2], restitution=theta[3])
+            return loop(ball, 0.0, T1, theta[:2], 0)
+
+        return solve
 
     def hybridjax_solver(kind: Kind):
         del kind
@@ -134,27 +139,27 @@ def _thousand_balls() -> Problem:
 
 def _ten_balls() -> Problem:
     heights = jnp.linspace(0.40, 0.58, 10)
-    args = (jnp.asarray(GRAVITY), jnp.asarray(RESTITUTION))
+    balls = Balls(gravity=GRAVITY, restitution=RESTITUTION)
+    ball = BouncingBall(gravity=GRAVITY, restitution=RESTITUTION)
 
     def at_rest(heights):
         return jnp.concatenate([heights, jnp.zeros_like(heights)])
 
     def diffrax_solver(kind: Kind):
-        loop = many_balls(kind, MAX_IMPACTS["P4"])
-        return lambda heights: loop(0.0, T1, at_rest(heights), args)
+        loop = many_guards(kind, MAX_IMPACTS["P4"])
+        return lambda heights: loop(balls, 0.0, T1, at_rest(heights), 0)
 
     def diffrax_vmap_solver(kind: Kind):
-        loop = one_ball(kind, MAX_IMPACTS["P1"])
+        loop = one_guard(kind, MAX_IMPACTS["P1"])
 
         def solve(heights):
             x0 = at_rest(heights).reshape(2, -1).T
-            return jax.vmap(lambda x0: loop(0.0, T1, x0, args))(x0).T.ravel()
+            return jax.vmap(lambda x0: loop(ball, 0.0, T1, x0, 0))(x0).T.ravel()
 
         return solve
 
     def hybridjax_solver(kind: Kind):
         del kind
-        balls = Balls(gravity=GRAVITY, restitution=RESTITUTION)
         return lambda heights: _hybridjax(balls, at_rest(heights), "P4")
 
     theta = np.array([[q0, 0.0, GRAVITY, RESTITUTION] for q0 in np.asarray(heights)])
@@ -304,7 +309,7 @@ def main() -> None:
 
     print(f"\nTraces for {len(VALUES)} choices of t1, x0, gravity and tolerance:\n")
     if options.only != "hybridjax":
-        for how, traces in traces_of_diffrax(one_ball("forward", MAX_IMPACTS["P1"])):
+        for how, traces in traces_of_diffrax(one_guard("forward", MAX_IMPACTS["P1"])):
             print(f"- {DIFFRAX}, {how}: {traces}", flush=True)
     if options.only != "diffrax":
         for how, traces in traces_of_hybridjax(MAX_STEPS["P1"], MAX_IMPACTS["P1"]):

@@ -2,9 +2,9 @@
 
     python benchmarks/guards.py [--walls 1 4 16 64] [--rounds 25]
 
-The state, the steps and the four impacts are the same for any number of walls. float64,
-rtol = atol = 1e-8, Tsit5, t in [0, 2]; the derivative of the final height with respect to
-the initial state. Prints a Markdown table of times, and of ratios to one wall in the
+The state, the steps and the impacts are the same for any number of walls. float64,
+rtol = atol = 1e-8, Tsit5, t in [0, 2]; the derivative of the final height with respect
+to the initial state. Prints a Markdown table of times, and of ratios to one wall in the
 same run, and takes about three minutes.
 """
 

@@ -15,5 +15,6 @@ def compute_if(pred: Bool[Array, ""], fn):
     stays outside of it.
     """
     struct = jax.eval_shape(fn)
-    zeros = lambda: jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), struct)
-    return lax.cond(pred, fn, zeros)
+    zeros = jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), struct)
+    once = lambda carry: (jnp.zeros((), bool), fn())
+    return lax.while_loop(lambda carry: carry[0], once, (pred, zeros))[1]

@@ -99,12 +99,12 @@ class DiffraxLoop(eqx.Module):
                 throw=False,
             )
             assert sol.ts is not None and sol.ys is not None
-            assert sol.event_mask is not None
+            ended = jnp.asarray(sol.event_mask)
             t, x = sol.ts[-1], sol.ys[-1]
             fired = jnp.argmin(_falling(t, x, (system, mode, args)))
             jumped = system.jump(t, x, mode, fired, args)
             x, mode = jax.tree.map(
-                lambda a, b: jnp.where(sol.event_mask, a, b), jumped, (x, mode)
+                lambda a, b: jnp.where(ended, a, b), jumped, (x, mode)
             )
             return t, x, mode
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree, Real
 
 from ._automaton import HybridAutomaton, transition_name
+from ._checkpoints import in_pieces
 from ._core import tape_of
 from ._errors import clean_errors, raise_if
 from ._flat import flatten_system
@@ -43,6 +44,7 @@ def simulate(
     saveat: dfx.SaveAt = dfx.SaveAt(t1=True),
     max_steps: int = 4096,
     max_events: int = 64,
+    checkpoints: int | None = None,
     progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
     throw: bool = True,
 ) -> Solution:
@@ -75,6 +77,11 @@ def simulate(
         also the length of the record that derivatives and `saveat` use: in large
         batches, a bound that is not much larger than needed saves time and memory.
     - `max_events`: bound on the number of events, the length of `events`.
+    - `checkpoints`: for gradients of long simulations: the number of equally spaced
+        times whose states are kept, from which reverse mode simulates again. The record
+        is then that of one piece, from one of these times to the next, and so is
+        `max_steps`. Only `SaveAt(t1=True)` is possible, without `evaluate` and without
+        a progress meter; the steps begin anew with each piece.
     - `progress_meter`: a diffrax progress meter.
     - `throw`: whether a failure raises. If not, see `result` of the solution, one per
         lane of a batch; derivatives of failed lanes are NaN.
@@ -109,7 +116,11 @@ def simulate(
             "Argument `event_method` must be a `hj.Locate`, but it is a "
             f"{type(event_method).__name__}."
         )
-    for name, value in (("max_steps", max_steps), ("max_events", max_events)):
+    bounds = {"max_steps": max_steps, "max_events": max_events}
+    if checkpoints is not None:
+        bounds["checkpoints"] = checkpoints
+        _check_only_end(saveat, progress_meter)
+    for name, value in bounds.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise ValueError(
                 f"Argument `{name}` must be an integer, but it is a "
@@ -141,12 +152,31 @@ def simulate(
         max_events=int(max_events),
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
-    call = lambda: _simulate(*problem, solver, settings, saveat, throw)
+    call = lambda: _simulate(*problem, solver, settings, saveat, throw, checkpoints)
     return clean_errors(call) if throw else call()
 
 
 @eqx.filter_jit
-def _simulate(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
+def _simulate(
+    system, t0, t1, x0, mode0, args, solver, settings, saveat, throw, checkpoints
+):
+    def piece(t0, t1, x0, mode0):
+        return _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw)
+
+    if checkpoints is None:
+        return piece(t0, t1, x0, mode0)
+    max_events = settings.max_events
+    sol = in_pieces(piece, t0, t1, x0, mode0, int(checkpoints), max_events)
+    if throw:
+        # Too many in all, though not in any piece.
+        full = sol.result == RESULTS.max_events_reached
+        text = RESULTS._index_to_message[int(RESULTS.max_events_reached._value)]
+        x1 = raise_if(sol.x1, full, None, lambda _: text)
+        sol = eqx.tree_at(lambda sol: sol.x1, sol, x1)
+    return sol
+
+
+def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
     settings = stop_gradient(settings)
     start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
     start_time = eqx.error_if(
@@ -238,6 +268,22 @@ def _backward(t0, t1) -> str:
         "have a direction in time; to simulate backward, reverse the sign of time in "
         "the system."
     )
+
+
+def _check_only_end(saveat: dfx.SaveAt, progress_meter):
+    subs = saveat.subs
+    only_end = isinstance(subs, dfx.SubSaveAt) and subs.t1
+    if not only_end or subs.t0 or subs.ts is not None or subs.steps:
+        raise ValueError(
+            "Argument `saveat` must be `diffrax.SaveAt(t1=True)` with `checkpoints`. "
+            "To have states in between, call `hj.simulate` once for each part of the "
+            "interval, or leave `checkpoints` out."
+        )
+    if not isinstance(progress_meter, dfx.NoProgressMeter):
+        raise ValueError(
+            "Argument `progress_meter` must be left out with `checkpoints`, as each "
+            "piece would begin it anew."
+        )
 
 
 def _check_method(solver, controller):

@@ -76,7 +76,7 @@ class Solution(eqx.Module):
     events: EventLog
     stats: dict[str, Any]
     result: RESULTS  # pyright: ignore
-    _path: "StoredPath"
+    _path: "StoredPath | None"
 
     def evaluate(self, t: Real[Array, "..."] | float) -> PyTree:
         """The state at any time from `t0` to `t1`, by one solver step from the last
@@ -90,6 +90,10 @@ class Solution(eqx.Module):
 
         The state; for an array of times, its leaves have the shape of `t` in front. NaN
         outside of the simulated interval.
+
+        **Raises:**
+
+        - `ValueError` after a simulation with `checkpoints`.
         """
         return self.evaluate_with_mode(t)[0]
 
@@ -97,6 +101,12 @@ class Solution(eqx.Module):
         self, t: Real[Array, "..."] | float
     ) -> tuple[PyTree, PyTree]:
         """As `evaluate`, and the mode at that time."""
+        if self._path is None:
+            raise ValueError(
+                "A simulation with `checkpoints` keeps no path to evaluate. Leave that "
+                "argument of `hj.simulate` out, or simulate to the time that is asked "
+                "for."
+            )
         path = self._path.open()
         t = jnp.asarray(t, path.tape.t_end.dtype)
         one = lambda t: path.at(t)

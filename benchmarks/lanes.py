@@ -2,12 +2,12 @@
 
     python benchmarks/lanes.py [--lanes 1000] [--rounds 15]
 
-Balls (P1, float64, rtol = atol = 1e-8, t in [0, 2]) that fall from different heights and
-have 0 to 12 impacts, each number equally often, under `vmap`. All lanes share one loop,
-which goes on until the longest is done; useful are the steps of lanes that are not done.
-What the loop should cost is the number of iterations that the longest lane takes by
-itself, times the cost of one iteration of a batch: the last is that of a batch of copies
-of the longest lane. Prints a Markdown table; takes a minute.
+Balls (P1, float64, rtol = atol = 1e-8, t in [0, 2]) that fall from different heights
+and have 0 to 12 impacts, each number equally often, under `vmap`. All lanes share one
+loop, which goes on until the longest is done; useful are the steps of lanes that are
+not done. What the loop should cost is the number of iterations that the longest lane
+takes by itself, times the cost of one iteration of a batch: the last is that of a batch
+of copies of the longest lane. Prints a Markdown table; takes a minute.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
         ]
     )
     longest = mixed[np.argmax(steps[mixed])]
-    iterations = steps[longest]
+    iterations = int(steps[longest])
     batches = {"mixed": heights[mixed], "copies": heights[mixed * 0 + longest]}
 
     print(f"{machine()}\n\n{options.lanes} lanes, {iterations} iterations\n")

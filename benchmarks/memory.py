@@ -3,8 +3,8 @@
     python benchmarks/memory.py [--steps 100000] [--checkpoints 10 100 1000]
 
 Ten balls in one state of dimension 20, float64, constant steps, some hundred impacts,
-the gradient of the sum of the final heights with respect to the initial ones. The memory
-is XLA's own account of the compiled program's work space, and the growth of this
+the gradient of the sum of the final heights with respect to the initial ones. The
+memory is XLA's own account of the compiled program's work space, and the growth of this
 process's peak while it runs for the first time. Prints a Markdown table; takes a minute
 or two.
 """

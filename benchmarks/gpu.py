@@ -3,11 +3,11 @@
     python benchmarks/gpu.py [--most 1000000] [--out FILE]
 
 Balls (P5 of the benchmarks) under `vmap`, 1 to 10⁶ lanes, float32 and float64. For
-each: solver steps per second, forward and with the gradient; the bytes that an iteration
-of the loop moves, by XLA's account of the compiled program (every kernel reads and
-writes memory: more than what passes the caches); and what share that is of what the
-device's memory moves in the same time, which is measured by a large copy. Writes a
-Markdown table.
+each: solver steps per second, forward and with the gradient; the bytes that an
+iteration of the loop moves, by XLA's account of the compiled program (every kernel
+reads and writes memory: more than what passes the caches); and what share that is of
+what the device's memory moves in the same time, which is measured by a large copy.
+Writes a Markdown table.
 """
 
 import argparse

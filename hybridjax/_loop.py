@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._compute_if import compute_if
+from ._compute_if import compute_if, compute_over
 from ._cubic import CHECK_POINTS, clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._flat import FlatSystem
@@ -118,14 +118,12 @@ class _Attempt(eqx.Module):
 def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
     """Simulates, and returns the tape."""
     loop = _Loop(system, t0, t1, settings)
-    state = loop.start(x0, mode0)
-    states = Packer(state)
+    states = Packer(jax.eval_shape(lambda: loop.start(x0, mode0)))
     rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
     # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
     table = tuple(
         jnp.zeros((settings.max_steps, size), dtype) for size, dtype in rows.sizes()
     )
-    meter = settings.progress_meter.init()
 
     # Of all lanes together, and so not in `packed`: how many iterations there were, how
     # many rows, and whether a lane is not done.
@@ -141,7 +139,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         before, packed, table, meter = carry
         _, row, running = before
 
-        def iterate():
+        def iterate(_):
             i, row, _ = before
             state, entry = loop.iterate(states, rows, packed)
             new, did = states.unpack(state), rows.unpack(entry)
@@ -149,7 +147,10 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
             wrote = eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
             return counters(i + 1, row + wrote, new), state, entry
 
-        after, state, entry = compute_if(running > 0, iterate)
+        # What reads and writes the tape stays outside of it.
+        after, state, entry = compute_over(
+            (before, packed, rows.zeros()), iterate, running > 0
+        )
         table = tuple(
             lax.dynamic_update_index_in_dim(buffer, value, row, 0)
             for buffer, value in zip(table, entry, strict=True)
@@ -159,8 +160,15 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         meter = settings.progress_meter.step(meter, progress)
         return after, state, table, meter
 
+    def begin(_):
+        state = loop.start(x0, mode0)
+        return counters(0, 0, state), states.pack(state)
+
+    nothing = jnp.zeros((3,), jnp.int32), states.zeros()
+    meter = settings.progress_meter.init()
+    # Not the loop as well: XLA leaves out a tape that nobody reads, but not from there.
     total, packed, table, meter = lax.while_loop(
-        cond, body, (counters(0, 0, state), states.pack(state), table, meter)
+        cond, body, (*compute_over(nothing, begin), table, meter)
     )
     settings.progress_meter.close(meter)
     num_rows = total[1]

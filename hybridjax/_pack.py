@@ -25,9 +25,9 @@ class Packer:
         self._assemble = concatenate if differentiable else _assemble
         leaves, self._treedef = jtu.tree_flatten(like)
         # Small ones first: they are assembled in another way than large ones.
-        sizes = [jnp.size(v) for v in leaves]
+        sizes = [v.size for v in leaves]
         self._order = sorted(range(len(leaves)), key=lambda i: sizes[i] > _SMALL)
-        self._shapes = [jax.ShapeDtypeStruct(jnp.shape(v), v.dtype) for v in leaves]
+        self._shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in leaves]
         floats = [v.dtype for v in self._shapes if _is_float(v)]
         self._float = jnp.result_type(*floats) if floats else jnp.result_type(float)
         ints = [v.dtype for v in self._shapes if not _is_float(v)]
@@ -40,6 +40,9 @@ class Packer:
         )
         return (size(True), self._float), (size(False), self._int)
 
+    def zeros(self) -> tuple[Float[Array, " floats"], Int[Array, " ints"]]:
+        return tuple(jnp.zeros(*size) for size in self.sizes())  # pyright: ignore
+
     def pack(self, tree: PyTree) -> tuple[Float[Array, " floats"], Int[Array, " ints"]]:
         leaves = self._treedef.flatten_up_to(tree)
         parts: Any = ([], [])
@@ -48,9 +51,9 @@ class Packer:
             is_float = _is_float(like)
             dtype = self._float if is_float else self._int
             parts[0 if is_float else 1].append(jnp.ravel(leaf).astype(dtype))
-        empty = jnp.zeros((0,), self._float), jnp.zeros((0,), self._int)
         return tuple(
-            self._assemble(*p) if p else e for p, e in zip(parts, empty, strict=True)
+            self._assemble(*p) if p else zero
+            for p, zero in zip(parts, self.zeros(), strict=True)
         )  # pyright: ignore
 
     def unpack(self, packed) -> PyTree:

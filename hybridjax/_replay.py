@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 from jax.interpreters import ad
 from jaxtyping import Array, Float, PyTree
 
-from ._compute_if import compute_if
+from ._compute_if import compute_if, compute_over
 from ._corner import resolve_corner, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
@@ -322,6 +322,18 @@ def _pull_impl(
     cts: Outputs, wanted: Inputs, recording: Recording, twice=False
 ) -> Inputs:
     """`wanted` has `True` where a cotangent is asked for, `None` elsewhere."""
+    tape = recording.tape
+    primals = Inputs(recording.system, tape.x_end, tape.t_end, tape.t_end)
+    zeros = jtu.tree_map(
+        lambda w, p: None if w is None else jnp.zeros_like(p),
+        wanted,
+        primals,
+        is_leaf=lambda w: w is None,
+    )
+    return compute_over(zeros, lambda _: _pulled(cts, wanted, recording, twice))
+
+
+def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs:
     system, tape, solver = recording.system, recording.tape, recording.solver
     leaves, treedef = jtu.tree_flatten(system)
     mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]

@@ -16,18 +16,12 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _process import memory_bytes
 from _timing import machine, show_seconds, time_in_turns
 from hybridjax.models import Balls
 
 
 jax.config.update("jax_enable_x64", True)
-
-
-def status_bytes(name: str) -> int:
-    """A line of what Linux says of this process."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith(name))
-    return int(line.split()[1]) * 1024
 
 
 def objective(steps: int, checkpoints: int | None):
@@ -70,9 +64,9 @@ def main() -> None:
         run = jax.jit(jax.value_and_grad(objective(options.steps, checkpoints)))
         statistics = run.lower(heights).compile().memory_analysis()
         assert statistics is not None
-        before = status_bytes("VmRSS")
+        before = memory_bytes("VmRSS")
         _, gradient = jax.block_until_ready(run(heights))
-        growth = max(0, status_bytes("VmHWM") - before)
+        growth = max(0, memory_bytes("VmHWM") - before)
         reference = gradient if reference is None else reference
         deviation = float(np.max(np.abs(gradient - reference)))
         programs[name] = run

@@ -38,6 +38,8 @@ environment jaxonomy "jaxonomy==3.4.1 numpy"
 # First torch by itself: left to torchdiffeq, another build may be chosen.
 environment torchdiffeq "torch==2.13.0" "torchdiffeq==0.2.5 numpy"
 
+# What peers share with the other benchmarks is in this folder.
+export PYTHONPATH=$PWD
 "$environments/hybridjax/bin/python" peers/compare.py \
     --python "hybridjax=$environments/hybridjax/bin/python" \
     --python "diffrax=$environments/hybridjax/bin/python" \

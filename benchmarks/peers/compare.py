@@ -26,6 +26,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from _timing import cores, show_seconds
 from problems import Problem, PROBLEMS
 from reference import reference
 
@@ -159,16 +160,8 @@ def _ratio(theirs: Cell, ours: Cell) -> float:
     return float(np.median(theirs.seconds[:rounds] / ours.seconds[:rounds]))
 
 
-def _three_digits(value: float, units) -> str:
-    for unit, scale in units:
-        if value < 999.5 * scale:
-            return f"{value / scale:.3g} {unit}"
-    unit, scale = units[-1]
-    return f"{value / scale:.0f} {unit}"
-
-
-def _time(seconds: float) -> str:
-    return _three_digits(seconds, [("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)])
+def _size(size: float) -> str:
+    return f"{size / 1e6:.3g} MB" if size < 999.5e6 else f"{size / 1e9:.3g} GB"
 
 
 class Report:
@@ -200,7 +193,7 @@ class Report:
             cell = cells[peer, what]
             if cell.error is not None:
                 return self._failed(cell)
-            time = _time(float(np.median(cell.seconds)))
+            time = show_seconds(float(np.median(cell.seconds)))
             if peer == OURS:
                 return time
             return f"**{_ratio(cell, cells[OURS, what]):.2g}** ({time})"
@@ -230,7 +223,6 @@ class Report:
         return self._table(show)
 
     def markdown(self) -> str:
-        memory = [("MB", 1e6), ("GB", 1e9)]
         tables = {
             "Forward": [
                 "As multiples of hybridjax's time; in brackets the time itself.",
@@ -250,11 +242,11 @@ class Report:
             ],
             "Compilation": [
                 "From nothing to the first result: forward / value and gradient.",
-                *self.pairs(lambda cell: _time(cell.compile_seconds)),
+                *self.pairs(lambda cell: show_seconds(cell.compile_seconds)),
             ],
             "Peak memory": [
                 "Of the process, with compilation: forward / and then the gradient.",
-                *self.pairs(lambda cell: _three_digits(cell.peak_memory, memory)),
+                *self.pairs(lambda cell: _size(cell.peak_memory)),
             ],
         }
         lines = [
@@ -319,7 +311,7 @@ def _machine() -> str:
                 name = line.split(":", 1)[1].strip()
                 break
     return (
-        f"{name}, {len(os.sched_getaffinity(0))} cores, {platform.system()}, load "
+        f"{name}, {cores()} cores, {platform.system()}, load "
         f"average {os.getloadavg()[0]:.1f} at the end"
     )
 

@@ -1,14 +1,8 @@
 """diffrax: the loop that a careful user writes around its `diffeqsolve`."""
 
-import sys
-from pathlib import Path
-
+from _diffrax_loop import DiffraxLoop, many_guards, one_guard
 from jax_models import MODELS, program
 from problems import Problem, TOLERANCE
-
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-from _diffrax_loop import DiffraxLoop, many_guards, one_guard
 
 
 PACKAGES = ("diffrax", "jax", "jaxlib", "equinox", "optimistix")

@@ -6,11 +6,10 @@ analytic in the initial values as long as the events keep their order, so that
 derivatives come from complex steps: no rule for derivatives through events is used.
 """
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
+from _ball_exact import ball_and_gradient
 from problems import (
     DAMPING,
     GRAVITY,
@@ -22,10 +21,6 @@ from problems import (
     STIFFNESS,
     TANGENTIAL_DAMPING,
 )
-
-
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-from _ball_exact import ball_and_gradient
 
 
 # Complex steps do not cancel: the smaller, the better.

@@ -22,16 +22,8 @@ import time
 import traceback
 
 import numpy as np
+from _process import memory_bytes
 from problems import PROBLEMS
-
-
-def _peak_memory() -> int:
-    # Not `resource.getrusage`: that includes the driver, from which this was forked.
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no line VmHWM.")
 
 
 def _seconds(run, number: int) -> float:
@@ -58,7 +50,7 @@ def main() -> None:
         runs[what] = run
         parts = (out,) if what == "value" else out
         parts = [np.asarray(part, float).tolist() for part in parts]
-        return {"seconds": seconds, "out": parts, "peak_memory": _peak_memory()}
+        return {"seconds": seconds, "out": parts, "peak_memory": memory_bytes("VmHWM")}
 
     def measure(what, sample_seconds):
         run = runs[what]

@@ -173,6 +173,7 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     root, allowed = compute_if(
         eqxi.unvmap_any(jnp.isfinite(error)),
         lambda: judge(_root(g0, d0, a, b, lower, upper)),
+        (lower, lower),
     )
     root = jnp.where(has_root, root, jnp.inf)
     last = jnp.where(has_root, root, 1)

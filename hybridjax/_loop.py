@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._compute_if import compute_if, compute_over
+from ._compute_if import compute_if
 from ._cubic import CHECK_POINTS, clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._flat import FlatSystem
@@ -139,7 +139,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         before, packed, table, meter = carry
         _, row, running = before
 
-        def iterate(_):
+        def iterate():
             i, row, _ = before
             state, entry = loop.iterate(states, rows, packed)
             new, did = states.unpack(state), rows.unpack(entry)
@@ -148,8 +148,8 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
             return counters(i + 1, row + wrote, new), state, entry
 
         # What reads and writes the tape stays outside of it.
-        after, state, entry = compute_over(
-            (before, packed, rows.zeros()), iterate, running > 0
+        after, state, entry = compute_if(
+            running > 0, iterate, (before, packed, rows.zeros())
         )
         table = tuple(
             lax.dynamic_update_index_in_dim(buffer, value, row, 0)
@@ -160,7 +160,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
         meter = settings.progress_meter.step(meter, progress)
         return after, state, table, meter
 
-    def begin(_):
+    def begin():
         state = loop.start(x0, mode0)
         return counters(0, 0, state), states.pack(state)
 
@@ -168,7 +168,7 @@ def run(system: FlatSystem, t0, t1, x0, mode0, settings: Settings) -> Tape:
     meter = settings.progress_meter.init()
     # Not the loop as well: XLA leaves out a tape that nobody reads, but not from there.
     total, packed, table, meter = lax.while_loop(
-        cond, body, (*compute_over(nothing, begin), table, meter)
+        cond, body, (*compute_if(None, begin, nothing), table, meter)
     )
     settings.progress_meter.close(meter)
     num_rows = total[1]
@@ -388,8 +388,20 @@ class _Loop:
         # What the guards say of it.
         moving = active & ~fire & ~s.landing
         checked = moving & keep
+        nothing = dict(
+            crossed=jnp.zeros_like(checked),
+            certain=jnp.zeros_like(checked),
+            factor=jnp.zeros_like(dt),
+            grazing=jnp.zeros_like(checked),
+            grazing_guard=jnp.zeros_like(s.landing_guard),
+            turn=jnp.zeros_like(checked),
+            dt=jnp.zeros_like(dt),
+            guard=jnp.zeros_like(s.landing_guard),
+        )
         check = compute_if(
-            eqxi.unvmap_any(checked), lambda: self.check_guards(s, a, checked)
+            eqxi.unvmap_any(checked),
+            lambda: self.check_guards(s, a, checked),
+            nothing,
         )
         crossed, certain = check["crossed"], check["certain"]
         accept = moving & keep & certain & ~crossed

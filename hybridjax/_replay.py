@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 from jax.interpreters import ad
 from jaxtyping import Array, Float, PyTree
 
-from ._compute_if import compute_if, compute_over
+from ._compute_if import compute_if
 from ._corner import resolve_corner, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
@@ -253,7 +253,9 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
         i, carried, tables = carry
         pair = rows.read_pair(i)
         after, carried, out = compute_if(
-            i < num_rows, lambda: advance(i, pair, carried)
+            i < num_rows,
+            lambda: advance(i, pair, carried),
+            (i, carried, outs.zeros()),
         )
         tables = tuple(
             lax.dynamic_update_index_in_dim(table, value, i, 0)
@@ -330,7 +332,7 @@ def _pull_impl(
         primals,
         is_leaf=lambda w: w is None,
     )
-    return compute_over(zeros, lambda _: _pulled(cts, wanted, recording, twice))
+    return compute_if(None, lambda: _pulled(cts, wanted, recording, twice), zeros)
 
 
 def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs:
@@ -433,7 +435,11 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
         i, carried, large = carry
         entry = rows.read(i)
         given = tuple(_entry(table, i) for table in tables) if asked_rows else tables
-        return compute_if(i >= 0, lambda: retreat(i, entry, given, carried, large))
+        return compute_if(
+            i >= 0,
+            lambda: retreat(i, entry, given, carried, large),
+            (i, carried, large),
+        )
 
     ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
     speed = system.flow(tape.t_end, tape.x_end, tape.mode_end)

@@ -11,6 +11,7 @@ from ._b_derivative import b_derivative as b_derivative, BDerivative as BDerivat
 from ._errors import SimulationError as SimulationError
 from ._event_selected import EventSelectedSystem as EventSelectedSystem
 from ._locate import Locate as Locate
+from ._project import Project as Project
 from ._results import RESULTS as RESULTS
 from ._rollout import rollout as rollout
 from ._saltation import saltation_matrix as saltation_matrix

@@ -694,6 +694,7 @@ def _resolve(point: _Point, dx):
         point.tol,
         jnp.asarray(True),
         jnp.asarray(-jnp.inf, x.dtype),
+        jnp.ones((system.n_guards,), bool),
     )
 
 

@@ -15,7 +15,10 @@ from jaxtyping import Array, Bool
 from ._corner import corner_outcome, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
+from ._landing import LandingLoop
 from ._loop import run, Settings
+from ._project import Project
+from ._projection import ProjectionLoop
 from ._replay import Inputs, push, Recording
 from ._step import with_gradients
 from ._tape import Tape
@@ -41,7 +44,9 @@ def tape_of(
     `t1`, which themselves carry none.
     """
     del t0_shift, t1_shift, throw
-    tape = run(system, t0, t1, x0, mode0, settings)
+    projects = isinstance(settings.event_method, Project)
+    loop = (ProjectionLoop if projects else LandingLoop)(system, t0, t1, settings)
+    tape = run(loop, x0, mode0)
     # All lanes of a batch have as many rows, but the derivative below raises by way of
     # this number, for some of them: JAX must see a number for each.
     num_rows = tie(tape.num_rows, (system, tape))
@@ -111,10 +116,18 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
             at(tape.x_pre),
             jtu.tree_map(at, tape.mode),
         )
+        members = tape.cluster(system, at(tape.t), at(tape.dt), at(tape.x), mode)
 
         def outcome(priority):
             return corner_outcome(
-                system, t, x, mode, priority, tape.corner_tol, at(leads)
+                system,
+                t,
+                x,
+                mode,
+                priority,
+                tape.guard_set_tol,
+                at(leads),
+                members,
             )
 
         reference = outcome(ascending)

@@ -50,6 +50,7 @@ def resolve_corner(
     tol,
     wanted: Bool[Array, ""],
     earliest: Float[Array, ""],
+    members: Bool[Array, " n_guards"],
 ) -> Corner:
     """Passes a tangent at fixed time through all events at `(t, x)`.
 
@@ -60,6 +61,8 @@ def resolve_corner(
     No event happens before the one before it, nor the first before `earliest`, the
     tangent of the time at which the simulation starts, or minus infinity: a guard that
     is watched only from then on, and was passed before, fires then.
+
+    Only the `members` fire.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
     time = jnp.zeros_like(t)
@@ -79,7 +82,7 @@ def resolve_corner(
     def guards(c: Corner):
         flow = system.flow(t, c.x, c.mode)
         g, rate = system.guard_rates(t, c.x, c.mode, flow)
-        return flow, g, rate, fires_at_once(g, rate, tol)
+        return flow, g, rate, fires_at_once(g, rate, tol) & members
 
     def cond(carry):
         i, _, _, unfinished = carry
@@ -132,10 +135,17 @@ def resolve_corner(
 
 
 def corner_outcome(
-    system: FlatSystem, t, x, mode, priority: Int[Array, " n_guards"], tol, wanted
+    system: FlatSystem,
+    t,
+    x,
+    mode,
+    priority: Int[Array, " n_guards"],
+    tol,
+    wanted,
+    members: Bool[Array, " n_guards"],
 ) -> tuple[Float[Array, " n"], PyTree]:
     """State and mode after all events at `(t, x)`, if of several guards at zero the one
-    with the least `priority` fires first."""
+    with the least `priority` fires first. Only the `members` fire."""
 
     def cond(carry):
         i, _, _, unfinished = carry
@@ -145,7 +155,7 @@ def corner_outcome(
     def body(carry):
         i, x, mode, unfinished = carry
         g, rate = system.guard_rates(t, x, mode, system.flow(t, x, mode))
-        firing = fires_at_once(g, rate, tol)
+        firing = fires_at_once(g, rate, tol) & members
         fire = unfinished & firing.any()
         never = jnp.iinfo(priority.dtype).max
         j = jnp.argmin(jnp.where(firing, priority, never)).astype(jnp.int32)

@@ -74,6 +74,42 @@ def clearly_positive(g0, d0, g1, d1, g_check, grazing_tol):
     return clear.all(), jnp.clip(factor, 1, 10)
 
 
+def stays_above(floor, aim, g0, d0, g1, d1, g_check):
+    """Do all guards stay above `floor` over the step, or rise, or are they leaving?
+
+    Takes `aim`, somewhat more than `floor`, and the arguments of `find_crossings`.
+    Returns the answer, and the factors by which the next step should be shorter, so
+    that a guard that is passed ends near `aim`; and by which it may be longer.
+    """
+    if g0.shape[0] == 0:
+        one = jnp.ones((), g0.dtype)
+        return jnp.asarray(True), one, 10 * one
+    error = _error(g0, d0, g1, d1, g_check)
+    size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
+    error = error + 64 * jnp.finfo(g0.dtype).eps * size  # rounding
+    # The Bernstein coefficients of the cubic, and of its slope.
+    lowest = jnp.minimum(jnp.minimum(g0 + d0 / 3, g1 - d1 / 3), jnp.minimum(g0, g1))
+    slowest = jnp.minimum(jnp.minimum(d0, d1), 3 * (g1 - g0) - d0 - d1)
+    above = lowest - floor > _VALUE_MARGIN * error
+    rises = slowest > _SLOPE_MARGIN * error
+    # One that has just fired is leaving zero; it may turn round before it has left.
+    leaving = (g0 <= 0) & (d0 >= 0)
+    # What never moves is not watched.
+    still = size == jnp.abs(g0) + jnp.abs(g1)
+    clear = above | rises | still | (leaving & (g1 >= g0))
+    # Where the quadratic through both ends, with the slope at the start, meets `aim`.
+    bend, drop = g1 - g0 - d0, g0 - aim
+    root = jnp.sqrt(jnp.maximum(d0 * d0 - 4 * bend * drop, 0)) - d0
+    until = jnp.where(root > 0, 2 * drop / jnp.where(root > 0, root, 1), 1)
+    until = jnp.where(g1 < floor, jnp.clip(until, 0, 0.95), 0.5)
+    back = jnp.where(bend < 0, -d0 / jnp.where(bend < 0, bend, 1), 1)
+    until = jnp.where(leaving, jnp.clip(0.95 * back, 1e-3, 0.95), until)
+    shorter = jnp.min(jnp.where(clear, 1, until))
+    ratio = jnp.where(above & ~rises, (lowest - floor) / error, jnp.inf)
+    longer = 0.9 * jnp.sqrt(jnp.sqrt(jnp.min(ratio) / _VALUE_MARGIN))
+    return clear.all(), shorter, jnp.clip(longer, 1, 10)
+
+
 def _error(g0, d0, g1, d1, g_check):
     """The amplitude of the error of a cubic, in units of `weight`."""
     s = np.asarray(CHECK_POINTS)

@@ -11,8 +11,9 @@ class EventSelectedSystem(AbstractHybridSystem):
     """A vector field that is chosen by the signs of event functions.
 
     The flow is `vector_field(t, x, b, args)` with `b` in {-1, +1}^n, and `b[j]` changes
-    from -1 to +1 when `event_functions(t, x, args)[j]` increases through zero. The
-    state does not jump. The mode of this system is `b`, an integer vector.
+    from -1 to +1 when `event_functions(t, x, args)[j]` increases through zero: surface
+    `j` is *crossed*. Surfaces with `b[j] = -1` are *candidates*. The state does not
+    jump. The mode of this system is `b`, an integer vector.
 
     **Arguments:**
 
@@ -20,14 +21,18 @@ class EventSelectedSystem(AbstractHybridSystem):
     - `event_functions`: callable `(t, x, args) -> (n,)`, each entry increasing through
         zero along the flow.
     - `rearm`: boolean matrix of shape `(n, n)`, or `None`. `rearm[i, j]` says that
-        crossing `i` makes `j` a candidate again (sets `b[j] = -1`). `None` re-arms
-        nothing: every surface is crossed at most once.
+        crossing `i` makes `j` a candidate again (sets `b[j] = -1`); a matrix of zeros
+        lets every surface be crossed once. With `None`, once all surfaces have been
+        crossed, one whose event function falls through zero becomes a candidate again.
+        That is an event too, with the number of the surface.
 
     ??? cite "Reference"
 
         Council, Revzen, Burden, *Representing and computing the B-derivative of the
         piecewise-differentiable flow of a class of nonsmooth vector fields*,
-        Definition 1.
+        Definition 1. Candidates and re-arming: Anderson, Revzen, *Rapid integrator for
+        a class of multi-contact systems*, Section 3.1, where `rearm` is the "guard
+        reset matrix".
     """
 
     vector_field: Callable
@@ -53,12 +58,18 @@ class EventSelectedSystem(AbstractHybridSystem):
                 "Argument `event_functions` must return a vector of shape (n,), but "
                 f"it returned shape {h.shape}."
             )
-        return jnp.where(mode < 0, -h, UNWATCHED)
+        if self.rearm is None:
+            crossed = jnp.where((mode > 0).all(), h, UNWATCHED)
+        else:
+            crossed = UNWATCHED
+        return jnp.where(mode < 0, -h, crossed)
 
     def jump(self, t, x, mode, event, args):
-        crossed = jnp.arange(mode.shape[0]) == event
-        b: Int[Array, " n"] = jnp.where(crossed, 1, mode)
-        if self.rearm is not None:
+        fired = jnp.arange(mode.shape[0]) == event
+        if self.rearm is None:
+            b: Int[Array, " n"] = jnp.where(fired, -mode, mode)
+        else:
+            b = jnp.where(fired, 1, mode)
             b = jnp.where(jnp.asarray(self.rearm)[event], -1, b)
         return x, b.astype(mode.dtype)
 

@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 
@@ -12,3 +13,11 @@ def fires_at_once(
     inside = (g <= 0) & (rate <= 0)
     about_to = (g > 0) & (rate < 0) & (g <= tol * -rate)
     return inside | about_to
+
+
+def crossing_times(
+    g: Float[Array, " n_guards"], rate: Float[Array, " n_guards"]
+) -> Float[Array, " n_guards"]:
+    """After which time each guard fires, to first order; infinite if it never does."""
+    falls = rate < 0
+    return jnp.where(falls, jnp.maximum(g, 0) / jnp.where(falls, -rate, 1), jnp.inf)

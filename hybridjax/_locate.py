@@ -1,5 +1,6 @@
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 
 class Locate(eqx.Module):
@@ -32,6 +33,10 @@ class Locate(eqx.Module):
 
     def tolerances(self, dtype):
         eps = float(jnp.finfo(dtype).eps)
-        corner = eps**0.625 if self.corner_tol is None else self.corner_tol
         grazing = 32 * eps**0.5 if self.grazing_tol is None else self.grazing_tol
-        return jnp.asarray(corner, dtype), jnp.asarray(grazing, dtype)
+        return corner_tolerance(self.corner_tol, dtype), jnp.asarray(grazing, dtype)
+
+
+def corner_tolerance(given: float | None, dtype) -> Float[Array, ""]:
+    default = float(jnp.finfo(dtype).eps) ** 0.625
+    return jnp.asarray(default if given is None else given, dtype)

@@ -58,6 +58,11 @@ class Recording(eqx.Module):
     solver: Any
     throw: bool
 
+    def row_flow(self, system: FlatSystem, row: Row, x) -> Float[Array, " n"]:
+        """From `x` at the start of a row to its end, before its event."""
+        projected = row.event >= 0 if self.tape.projects else None
+        return flow_for(self.solver, system, row.t, row.dt, x, row.mode, projected)
+
 
 class _Resolved(eqx.Module):
     """How a tangent passes several events in one instant; see `Corner`."""
@@ -128,7 +133,7 @@ def _cond_any(pred, true_fn, false_fn):
 def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
     """With `twice`, in a form that can be differentiated with respect to what is
     recorded; events then have to be isolated."""
-    system, tape, solver = recording.system, recording.tape, recording.solver
+    system, tape, row_flow = recording.system, recording.tape, recording.row_flow
     n_guards = system.n_guards
     corners = n_guards > 1 and not twice
     dt0 = jnp.zeros_like(tape.t_end) if inputs.t0 is None else inputs.t0
@@ -139,7 +144,7 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
     def flow(row: Row, dx):
         def moved():
             _, dx_pre = directional(
-                lambda system, x: flow_for(solver, system, row.t, row.dt, x, row.mode),
+                lambda system, x: row_flow(system, row, x),
                 (system, row.x),
                 (inputs.system, dx),
             )
@@ -162,7 +167,7 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
             row.mode,
             row.event,
             (inputs.system, dx, dt_last),
-            tape.corner_tol,
+            tape.guard_set_tol,
             place.at_start | place.inner,
         )
 
@@ -174,9 +179,10 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
             row.mode,
             inputs.system,
             dx,
-            tape.corner_tol,
+            tape.guard_set_tol,
             place.leads,
             jnp.where(place.at_start, dt_last, -jnp.inf),
+            tape.cluster(system, row.t, row.dt, row.x, row.mode),
         )
         return _Resolved(
             c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
@@ -336,7 +342,7 @@ def _pull_impl(
 
 
 def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs:
-    system, tape, solver = recording.system, recording.tape, recording.solver
+    system, tape, row_flow = recording.system, recording.tape, recording.row_flow
     leaves, treedef = jtu.tree_flatten(system)
     mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
     moving, fixed = eqx.partition(system, jtu.tree_unflatten(treedef, mask))
@@ -347,9 +353,8 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
         """Back through the flow of a row."""
 
         def fn(moving, x):
-            return flow_for(
-                solver, eqx.combine(moving, fixed), row.t, row.dt, x, row.mode
-            )
+            system = eqx.combine(moving, fixed)
+            return row_flow(system, row, x)
 
         _, vjp = jax.vjp(fn, moving, row.x)
         return vjp(ct)
@@ -378,7 +383,7 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
         (x_plus, mode_plus), vjp_jump = _vjp_first(jump, moving, t, x)
         ct_system, ct_time, ct_x = vjp_jump(ct)
         ct_dt = ct_time + ct_x @ flow - ct @ system.flow(t, x_plus, mode_plus) + ct_t
-        inside = g < -tape.corner_tol * jnp.abs(rate)
+        inside = g < -tape.guard_set_tol * jnp.abs(rate)
 
         def guard(moving, x):
             return eqx.combine(moving, fixed).guards(t, x, mode)[event]

@@ -5,8 +5,8 @@ import diffrax as dfx
 
 class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`, `max_steps_reached`,
-    `max_events_reached`, `zeno`, `grazing`, `nonfinite_state` or `dt_min_reached`.
-    Extends [`diffrax.RESULTS`][]."""
+    `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state` or
+    `dt_min_reached`. Extends [`diffrax.RESULTS`][]."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."
@@ -20,6 +20,12 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "A guard is touched tangentially: its rate of change vanishes where it is "
         "zero. Whether the event happens depends on rounding, and the derivative does "
         "not exist there."
+    )
+    not_live = (
+        "An event function does not increase through zero (the system is not live "
+        "there): the flow stops at its surface, touches it, or leads back to it from "
+        "beyond, so that `hj.Project` cannot pass it. Use `hj.Locate()`; if the flow "
+        "on both sides leads to the surface, the system needs a mode for sliding on it."
     )
     nonfinite_state = (
         "The vector field, a guard or a reset returned NaN or infinity. Check them at "

@@ -12,9 +12,11 @@ from ._automaton import HybridAutomaton, transition_name
 from ._checkpoints import in_pieces
 from ._core import tape_of
 from ._errors import clean_errors, raise_if
+from ._event_selected import EventSelectedSystem
 from ._flat import flatten_system
 from ._locate import Locate
-from ._loop import _SAME_TIME, Settings
+from ._loop import SAME_TIME, Settings
+from ._project import Project
 from ._results import RESULTS
 from ._save import check_saveat, save
 from ._solution import event_log, Path, shift_time, Solution
@@ -40,7 +42,7 @@ def simulate(
         rtol=1e-8, atol=1e-8
     ),
     dt0: Any = None,
-    event_method: Locate = Locate(),
+    event_method: Locate | Project = Locate(),
     saveat: dfx.SaveAt = dfx.SaveAt(t1=True),
     max_steps: int = 4096,
     max_events: int = 64,
@@ -72,7 +74,8 @@ def simulate(
     **Other arguments:**
 
     - `dt0`: first step size, also after each event. `None` lets the controller choose.
-    - `event_method`: how events are found, an [`hybridjax.Locate`][].
+    - `event_method`: how events are found: an [`hybridjax.Locate`][], or for event-
+        selected systems an [`hybridjax.Project`][].
     - `max_steps`: bound on the number of solver steps, rejected ones included. It is
         also the length of the record that derivatives and `saveat` use: in large
         batches, a bound that is not much larger than needed saves time and memory.
@@ -111,11 +114,7 @@ def simulate(
     end = as_time(t1, dtype, "t1")
     check_saveat(saveat)
     _check_method(solver, stepsize_controller)
-    if not isinstance(event_method, Locate):
-        raise ValueError(
-            "Argument `event_method` must be a `hj.Locate`, but it is a "
-            f"{type(event_method).__name__}."
-        )
+    _check_event_method(event_method, begin.system)
     bounds = {"max_steps": max_steps, "max_events": max_events}
     if checkpoints is not None:
         bounds["checkpoints"] = checkpoints
@@ -146,7 +145,7 @@ def simulate(
         solver=without_gradients(solver),
         controller=controller,
         dt0=dt0,
-        locate=event_method,
+        event_method=event_method,
         progress_meter=progress_meter,
         max_steps=int(max_steps),
         max_events=int(max_events),
@@ -202,7 +201,7 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
     if throw:
         tape = _throw(system, tape)
     same_time = (
-        _SAME_TIME
+        SAME_TIME
         * jnp.finfo(start_time.dtype).eps
         * jnp.maximum(jnp.abs(start_time), jnp.abs(end_time))
     )
@@ -283,6 +282,22 @@ def _check_only_end(saveat: dfx.SaveAt, progress_meter):
         raise ValueError(
             "Argument `progress_meter` must be left out with `checkpoints`, as each "
             "piece would begin it anew."
+        )
+
+
+def _check_event_method(event_method, system):
+    if not isinstance(event_method, (Locate, Project)):
+        raise ValueError(
+            "Argument `event_method` must be a `hj.Locate` or a `hj.Project`, but it "
+            f"is a {type(event_method).__name__}."
+        )
+    if isinstance(event_method, Project) and not isinstance(
+        system, EventSelectedSystem
+    ):
+        raise ValueError(
+            "Argument `event_method` can be a `hj.Project` only for a "
+            f"`hj.EventSelectedSystem`, but the system is a {type(system).__name__}. "
+            "Use `hj.Locate()`."
         )
 
 

@@ -167,7 +167,8 @@ class Path(eqx.Module):
         moved = (s - time) - (t - start)
         dt = jnp.where(reached, jnp.maximum(time - start, 0) + moved, 0)
         solver = with_gradients(self.solver)
-        x = flow_for(solver, self.system, t, dt, x, mode)
+        projected = (tape.event[i] >= 0) & ~ended if tape.projects else None
+        x = flow_for(solver, self.system, t, dt, x, mode, projected)
         return self.unravel(jnp.where(reached, x, jnp.nan)), mode
 
 

@@ -2,6 +2,7 @@ from typing import Any, NamedTuple
 
 import diffrax as dfx
 import equinox as eqx
+import equinox.internal as eqxi
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -42,14 +43,34 @@ def solver_step(
 
 
 def flow_for(
-    solver: dfx.AbstractSolver, system: FlatSystem, t, dt, x, mode
+    solver: dfx.AbstractSolver,
+    system: FlatSystem,
+    t,
+    dt,
+    x,
+    mode,
+    projected: Bool[Array, ""] | None = None,
 ) -> Float[Array, " n"]:
-    """The state after `dt`, and nothing else: what the replay differentiates."""
+    """The state after `dt`, and nothing else: what the replay differentiates.
+
+    A step of the solver, or of Euler where it is `projected`.
+    """
     tableau = _explicit_tableau(solver)
     flow = system.flow(t, x, mode)
-    if tableau is None:
-        return _diffrax_step(solver, system, t, dt, x, flow, mode).x
-    return _explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
+
+    def step():
+        if tableau is None:
+            return _diffrax_step(solver, system, t, dt, x, flow, mode).x
+        return _explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
+
+    if projected is None:
+        return step()
+    euler = x + dt * flow
+    return lax.cond(
+        eqxi.unvmap_any(~projected),
+        lambda: jnp.where(projected, euler, step()),
+        lambda: euler,
+    )
 
 
 def _explicit_tableau(solver) -> dfx.ButcherTableau | None:

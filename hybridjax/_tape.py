@@ -2,6 +2,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ._firing import crossing_times
+from ._flat import FlatSystem
 from ._results import RESULTS
 
 
@@ -47,6 +49,8 @@ class Tape(eqx.Module):
     num_steps: Int[Array, ""]
     num_accepted: Int[Array, ""]
     corner_tol: Float[Array, ""]  # an absolute time
+    # Rows with an event are Euler steps, that end near the guard only.
+    projects: bool = eqx.field(static=True)
 
     @property
     def exists(self) -> Bool[Array, " rows"]:
@@ -63,6 +67,23 @@ class Tape(eqx.Module):
         fired = self.fired
         follows = fired[1:] & fired[:-1] & (self.dt[1:] == 0)
         return jnp.concatenate([jnp.zeros((1,), bool), follows])
+
+    @property
+    def guard_set_tol(self) -> Float[Array, ""]:
+        """How far in the guard set an event is still on its boundary, as a time."""
+        return (
+            jnp.full_like(self.corner_tol, jnp.inf)
+            if self.projects
+            else self.corner_tol
+        )
+
+    def cluster(self, system: FlatSystem, t, dt, x, mode) -> Bool[Array, " n_guards"]:
+        """Which guards may fire in the same instant as that of the row that flows for
+        `dt` from `(t, x)`: all of them, or those that a projection meets together."""
+        if not self.projects:
+            return jnp.ones((system.n_guards,), bool)
+        g, rate = system.guard_rates(t, x, mode, system.flow(t, x, mode))
+        return jnp.abs(crossing_times(g, rate) - dt) <= self.corner_tol
 
     @property
     def successful(self) -> Bool[Array, ""]:

@@ -451,13 +451,12 @@ def test_balls():
 def test_hopper():
     # Problem P2, for soft and stiff springs.
     def simulate(z):
-        system = models.SpringHopper(*z[:4])
+        system = models.spring_hopper(*z[:4])
         sol = hj.simulate(
             system,
             z[6],
             z[7],
             z[4:6],
-            0,
             stepsize_controller=_CONTROLLER,
             max_steps=512,
             max_events=10,

@@ -100,9 +100,10 @@ def test_identity():
     got = hj.saltation_matrix(system, 0.7, x, "left", 0, 0.2)
     _close(got, np.eye(2), 1e-15)
     # Spring and damper take over where the force is continuous ...
-    hopper = models.SpringHopper(mass=1.2, stiffness=340.0, rest_length=0.9)
-    for mode, v in ((0, -1.7), (1, 1.7)):
-        got = hj.saltation_matrix(hopper, 0.0, jnp.asarray([0.9, v]), mode, mode)
+    hopper = models.spring_hopper(mass=1.2, stiffness=340.0, rest_length=0.9)
+    for event, v in ((0, -1.7), (1, 1.7)):
+        mode = jnp.asarray([-1, 1] if event == 0 else [1, -1])
+        got = hj.saltation_matrix(hopper, 0.0, jnp.asarray([0.9, v]), mode, event)
         _close(got, np.eye(2), 1e-15)
     # ... but not where it jumps: I + (F+ - F-) Dg / (Dg F-), with a damper.
     legs = models.TwoLegs()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.integrate
-from hybridjax.models import BouncingBall, SpringHopper
+from hybridjax.models import BouncingBall, spring_hopper
 from jax.flatten_util import ravel_pytree
 
 from .helpers import (
@@ -335,11 +335,10 @@ def test_stiff_contact_with_an_implicit_solver():
 
     def solve(z):
         sol = hj.simulate(
-            SpringHopper(stiffness=z[1]),
+            spring_hopper(stiffness=z[1]),
             0.0,
             t1,
             jnp.stack([z[0], 0 * z[0]]),
-            0,
             solver=dfx.Kvaerno5(),
             stepsize_controller=_tight,
             max_steps=1024,

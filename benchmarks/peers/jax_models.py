@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from hybridjax.models import Balls, BouncingBall, SpringHopper, TwoLegs
+from hybridjax.models import Balls, BouncingBall, spring_hopper, TwoLegs
 from problems import (
     DAMPING,
     GRAVITY,
@@ -61,8 +61,8 @@ def _balls(heights):
 
 
 def _hopper(theta):
-    system = SpringHopper(stiffness=theta[1], gravity=GRAVITY)
-    return system, jnp.stack([theta[0], 0.0]), 0
+    system = spring_hopper(stiffness=theta[1], gravity=GRAVITY)
+    return system, jnp.stack([theta[0], 0.0]), jnp.asarray([-1, 1])
 
 
 def _legs(x0):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from .._automaton import HybridAutomaton, Transition
-from ._parameter import parameter
+from .._parameter import parameter
 
 
 def ball_on_slope(

@@ -3,8 +3,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._parameter import parameter
 from .._system import AbstractHybridSystem
-from ._parameter import parameter
 
 
 class Balls(AbstractHybridSystem):

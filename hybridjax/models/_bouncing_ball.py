@@ -2,8 +2,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._parameter import parameter
 from .._system import AbstractHybridSystem
-from ._parameter import parameter
 
 
 class BouncingBall(AbstractHybridSystem):

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._event_selected import EventSelectedSystem
-from ._parameter import parameter
+from .._parameter import parameter
 
 
 def piecewise_constant(

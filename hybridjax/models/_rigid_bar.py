@@ -3,8 +3,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
+from .._parameter import parameter
 from .._system import AbstractHybridSystem, UNWATCHED
-from ._parameter import parameter
 
 
 class RigidBar(AbstractHybridSystem):

@@ -41,8 +41,10 @@ def plate_on_springs(
     - `n`: number of springs.
     - `mass`: $m$, in kg.
     - `inertia`: $I$, about the centre of mass, in kg m².
-    - `stiffness`: $k$ of one spring, in N/m. `None` is 1000 N/m divided by `n`.
-    - `damping`: $c$ of one damper, in N s/m. `None` is 30 N s/m divided by `n`.
+    - `stiffness`: $k$ of a spring, in N/m, a number or one for each. `None` is 1000 N/m
+        divided by `n`.
+    - `damping`: $c$ of a damper, in N s/m, a number or one for each. `None` is
+        30 N s/m divided by `n`.
     - `rest_length`: $L_0$, in m.
     - `gravity`: $g$, in m/s².
 

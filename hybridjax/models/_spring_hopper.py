@@ -81,6 +81,9 @@ def spring_hopper_flow(
     Height and speed at `t`, and the times of the first touchdown and liftoff; the
     period is the sum of these two.
     """
+    t, height, mass, stiffness, rest_length, gravity = map(
+        parameter, (t, height, mass, stiffness, rest_length, gravity)
+    )
     fall = jnp.sqrt(2 * (height - rest_length) / gravity)
     speed = gravity * fall
     # In stance, z = L - h + h cos(w s) - (speed / w) sin(w s), with h = g / w².

@@ -13,8 +13,9 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     zeno = (
         "Events accumulate: the same guard fires again and again in gaps that the time "
-        "cannot resolve (a ball coming to rest, or a flow that leads to a surface on both "
-        "sides of it). Add a mode for the rest, or for sliding, and a transition into it."
+        "cannot resolve (a ball coming to rest, or a surface to which the flow leads "
+        "from both sides). Add a mode for the rest, or for sliding, and a transition "
+        "into it."
     )
     grazing = (
         "A guard is touched tangentially: its rate of change vanishes where it is "

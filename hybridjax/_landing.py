@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ._compute_if import compute_if
-from ._cubic import Crossing, find_crossings
+from ._cubic import clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._loop import AbstractLoop, Attempt, cond_any, first, State, where
 from ._pack import Packer
@@ -77,8 +77,7 @@ class LandingLoop(AbstractLoop):
         dt = jnp.where(landing.active, landing.dt, t_aim - s.t)
         dt = jnp.where(s.done, 0, dt)
         a = self.attempt(s, dt, jnp.where(landing.active, s.t + dt, t_aim))
-        busy = landing.active | self.due(s)
-        calm, new, row = self.glide(s, a, busy, 0, self.grazing_tol)
+        calm, new, row = self.glide(s, a)
         glided = (states.pack(new), rows.pack(row))
 
         attempts = Packer(a)
@@ -92,6 +91,35 @@ class LandingLoop(AbstractLoop):
         if self.system.n_guards > 0:
             glided = cond_any(~calm, eventful, lambda: glided)
         return glided
+
+    def glide(self, s: State, a: Attempt) -> tuple[Bool[Array, ""], State, Row]:
+        """What comes of the step where no guard is near; and where that is so."""
+        clear, factor = clearly_positive(
+            s.g, a.dt * s.rate, a.g, a.dt * a.rate, a.g_check, self.grazing_tol
+        )
+        busy = s.approach.active | self.due(s)
+        calm = s.done | (~busy & (clear | ~a.keep))
+        accept = ~s.done & a.keep
+        if self.settings.adaptive:
+            heard = ~s.done
+        else:
+            heard = accept & (a.t1 >= s.t_next - self.same_time)
+        t_next, controller = where(
+            heard, (a.t_next, a.controller), (s.t_next, s.controller)
+        )
+        result = self.outcome(s, ~s.done & ~accept, a, t_next, s.guard_dt)
+        failed = result != RESULTS.successful
+        new, row = self.step_taken(s, a, accept)
+        new = dataclasses.replace(
+            new,
+            t_next=t_next,
+            controller=controller,
+            guard_dt=jnp.where(accept, a.dt * factor, s.guard_dt),
+            result=result,
+            # The guards are positive at the end of this step: none fires there.
+            done=s.done | failed | (accept & (a.t1 >= self.t1)),
+        )
+        return calm, new, row
 
     def manoeuvre(self, s: State, a: Attempt) -> tuple[State, Row]:
         """What comes of the step where a guard is near, or fires."""

@@ -19,7 +19,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ._compute_if import compute_if
-from ._cubic import CHECK_POINTS, clearly_positive
+from ._cubic import CHECK_POINTS
 from ._flat import FlatSystem
 from ._pack import Packer
 from ._results import choose, RESULTS
@@ -289,30 +289,8 @@ class AbstractLoop(abc.ABC):
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
         )
 
-    def glide(
-        self, s: State, a: Attempt, busy, floor, grazing_tol
-    ) -> tuple[Bool[Array, ""], State, Row]:
-        """What comes of the step where all guards stay above `floor`, and where that is
-        so, but in lanes that are `busy` with an event."""
-        clear, factor = clearly_positive(
-            s.g - floor,
-            a.dt * s.rate,
-            a.g - floor,
-            a.dt * a.rate,
-            a.g_check - floor,
-            grazing_tol,
-        )
-        calm = s.done | (~busy & (clear | ~a.keep))
-        accept = ~s.done & a.keep
-        if self.settings.adaptive:
-            heard = ~s.done
-        else:
-            heard = accept & (a.t1 >= s.t_next - self.same_time)
-        t_next, controller = where(
-            heard, (a.t_next, a.controller), (s.t_next, s.controller)
-        )
-        result = self.outcome(s, ~s.done & ~accept, a, t_next, s.guard_dt)
-        failed = result != RESULTS.successful
+    def step_taken(self, s: State, a: Attempt, accept) -> tuple[State, Row]:
+        """What a step changes where it is accepted, and its row."""
         new = dataclasses.replace(
             s,
             t=jnp.where(accept, a.t1, s.t),
@@ -321,14 +299,8 @@ class AbstractLoop(abc.ABC):
             g=jnp.where(accept, a.g, s.g),
             rate=jnp.where(accept, a.rate, s.rate),
             jumped=s.jumped & ~accept,
-            t_next=t_next,
-            controller=controller,
-            guard_dt=jnp.where(accept, a.dt * factor, s.guard_dt),
             num_steps=s.num_steps + ~s.done,
             num_accepted=s.num_accepted + accept,
-            result=result,
-            # The guards are positive at the end of this step: none fires there.
-            done=s.done | failed | (accept & (a.t1 >= self.t1)),
         )
         row = Row(
             t=s.t,
@@ -339,7 +311,7 @@ class AbstractLoop(abc.ABC):
             mode=s.mode,
             event=jnp.asarray(-1, jnp.int32),
         )
-        return calm, new, row
+        return new, row
 
     def outcome(self, s: State, rejected, a: Attempt, t_next, guard_dt):
         """Is there no going on after a step that was rejected?"""

@@ -116,10 +116,10 @@ class ProjectionLoop(AbstractLoop):
         stuck = s.g[guard] <= tiny
         not_live = jnp.where(trust, ~(beyond < 0), stuck)
 
-        result, count, last_fired = self.judge(s, due, guard, t)
+        # Where it is not trusted (a NaN is not), there is no event to be judged.
+        result, count, last_fired = self.judge(s, due & trust, guard, t)
         finite = jnp.isfinite(jnp.concatenate([x, flow, g, rates])).all()
-        finite = finite & jnp.isfinite(rate_pre)
-        result = first(result, RESULTS.nonfinite_state, ~finite)
+        result = first(result, RESULTS.nonfinite_state, trust & ~finite)
         result = first(result, RESULTS.not_live, not_live)
         failed = result != RESULTS.successful
         event = due & ~failed
@@ -190,32 +190,16 @@ class ProjectionLoop(AbstractLoop):
         guard_dt = jnp.where(shorten, dt * shorter, guard_dt)
         result = self.outcome(s, active & ~accept, a, t_next, guard_dt)
         failed = result != RESULTS.successful
+        new, row = self.step_taken(s, a, accept)
         new = dataclasses.replace(
-            s,
-            t=jnp.where(accept, a.t1, s.t),
-            x=jnp.where(accept, a.step.x, s.x),
-            flow=jnp.where(accept, a.step.flow, s.flow),
-            g=jnp.where(accept, a.g, s.g),
-            rate=jnp.where(accept, a.rate, s.rate),
-            jumped=s.jumped & ~accept,
+            new,
             t_next=t_next,
             controller=controller,
             guard_dt=guard_dt,
             approach=s.approach & ~active,
-            num_steps=s.num_steps + active,
-            num_accepted=s.num_accepted + accept,
             result=result,
             done=s.done | failed,
         )
         done = new.done | ((new.t >= self.t1) & ~self.due(new))
         new = dataclasses.replace(new, done=done)
-        row = Row(
-            t=s.t,
-            dt=jnp.where(accept, dt, 0),
-            rate=jnp.ones_like(s.t),
-            x=s.x,
-            x_pre=a.step.x,
-            mode=s.mode,
-            event=jnp.asarray(-1, jnp.int32),
-        )
         return states.pack(new), rows.pack(row)

@@ -115,6 +115,26 @@ def test_order_in_eps(octants):
     assert errors[0] < 2e-8 and derivatives[0] < 2e-7
 
 
+def test_order_of_second_derivatives():
+    # Against central differences of the exact gradient.
+    weights = jnp.asarray([1.0, 2.0, 3.0])
+    flow = lambda x0: models.affine_octants_flow(jnp.asarray(0.5), x0)[0]
+    gradient = jax.jit(jax.grad(lambda x0: weights @ flow(x0)))
+    h = 1e-5
+    expected = [
+        (gradient(_start + h * v) - gradient(_start - h * v)) / (2 * h)
+        for v in jnp.eye(3)
+    ]
+
+    def final(x0, eps):
+        return weights @ _octants_by(hj.Project(eps), x0)[0][:3]
+
+    hessian = jax.jit(jax.jacfwd(jax.grad(final)))
+    eps = (1e-2, 1e-3, 1e-4)
+    errors = [error(hessian(_start, e), jnp.stack(expected)) for e in eps]
+    assert 1.9 < _order(eps, errors) < 2.1
+
+
 def _hop(z, k, t1):
     """The state at `t1` of a hopper dropped from `z`, and the times of touchdown and
     liftoff in its first three contacts."""

@@ -201,8 +201,11 @@ def event_log(path: Path, max_events: int) -> EventLog:
     tape = path.tape
     fired = tape.fired
     # Slots that stay empty repeat the first event: a reset may be undefined elsewhere.
-    (index,) = jnp.nonzero(fired, size=max_events, fill_value=jnp.argmax(fired))
-    valid = jnp.arange(max_events) < tape.num_events
+    # Not `jnp.nonzero`, of which jax 0.12 cannot take a batch of batches.
+    slot = jnp.arange(max_events)
+    index = jnp.searchsorted(jnp.cumsum(fired), slot + 1)
+    index = jnp.where(index < fired.shape[0], index, jnp.argmax(fired))
+    valid = slot < tape.num_events
     system, t_event, x_pre = gate((path.system, tape.t_event, tape.x_pre), fired.any())
 
     def one(i, valid):

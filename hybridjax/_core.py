@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
+from ._branch import cond_any
 from ._corner import corner_outcome, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
@@ -143,8 +144,8 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
     def any_differs():
         def body(carry):
             i, found = carry
-            found = found | lax.cond(
-                eqxi.unvmap_any(leads[i]),
+            found = found | cond_any(
+                leads[i],
                 lambda: differs(i),
                 lambda: jnp.asarray(False),
             )
@@ -154,6 +155,4 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
         init = (jnp.asarray(0, jnp.int32), jnp.asarray(False))
         return lax.while_loop(lambda c: c[0] < num_rows, body, init)[1]
 
-    return lax.cond(
-        eqxi.unvmap_any(leads.any()), any_differs, lambda: jnp.asarray(False)
-    )
+    return cond_any(leads.any(), any_differs, lambda: jnp.asarray(False))

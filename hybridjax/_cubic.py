@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ._compute_if import compute_if
+from ._branch import compute_if
 
 
 # Where g is compared with H. Neither equidistant nor symmetric, so that a guard that

@@ -17,10 +17,10 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._compute_if import compute_if
+from ._branch import compute_if, cond_any, where
 from ._cubic import clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
-from ._loop import AbstractLoop, Attempt, cond_any, first, State, where
+from ._loop import AbstractLoop, Attempt, first, State
 from ._pack import Packer
 from ._results import choose, RESULTS
 from ._step import StepResult
@@ -100,13 +100,7 @@ class LandingLoop(AbstractLoop):
         busy = s.approach.active | self.due(s)
         calm = s.done | (~busy & (clear | ~a.keep))
         accept = ~s.done & a.keep
-        if self.settings.adaptive:
-            heard = ~s.done
-        else:
-            heard = accept & (a.t1 >= s.t_next - self.same_time)
-        t_next, controller = where(
-            heard, (a.t_next, a.controller), (s.t_next, s.controller)
-        )
+        t_next, controller = self.heed(s, a, accept, ~s.done & ~a.keep)
         result = self.outcome(s, ~s.done & ~accept, a, t_next, s.guard_dt)
         failed = result != RESULTS.successful
         new, row = self.step_taken(s, a, accept)
@@ -154,15 +148,8 @@ class LandingLoop(AbstractLoop):
             s, dt, a.g, a.rate, landing, keep
         )
 
-        # The controller's wish counts only for steps that it has judged. One that knows
-        # nothing of errors is heard where it wanted to go, not at events between.
-        if self.settings.adaptive:
-            heard = (moving & (accept | ~keep)) | land
-        else:
-            heard = (accept | land) & (t1 >= s.t_next - self.same_time)
-        t_next, controller = where(
-            heard, (a.t_next, a.controller), (s.t_next, s.controller)
-        )
+        # The controller's wish counts only for steps that it has judged.
+        t_next, controller = self.heed(s, a, accept | land, moving & ~keep)
         if self.settings.adaptive:
             # A very short landing must not make the steps after it very short too.
             enough = jnp.minimum(s.t_next, t1 + 0.1 * (s.t_next - s.t))
@@ -355,3 +342,14 @@ class LandingLoop(AbstractLoop):
         delta = jnp.clip(delta, -dt, dt)
         delta = jnp.where(land & ~close, 0, delta)
         return land, delta, guard, give_up
+
+    def jump(self, event, guard, t, x, mode, flow, g, rate):
+        before = (x, mode, flow, g, rate)
+
+        def jumped():
+            x_plus, mode_plus = self.system.jump(t, x, mode, jnp.where(event, guard, 0))
+            flow = self.system.flow(t, x_plus, mode_plus)
+            g, rate = self.system.guard_rates(t, x_plus, mode_plus, flow)
+            return where(event, (x_plus, mode_plus, flow, g, rate), before)
+
+        return cond_any(event, jumped, lambda: before)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._compute_if import compute_if
+from ._branch import compute_if, where
 from ._cubic import CHECK_POINTS
 from ._flat import FlatSystem
 from ._pack import Packer
@@ -176,15 +176,6 @@ def run(loop: "AbstractLoop", x0, mode0) -> Tape:
         corner_tol=loop.corner_tol,
         projects=loop.projects,
     )
-
-
-def cond_any(pred, true_fn, false_fn, *operands):
-    """`lax.cond` on whether any lane of a batch needs it: stays a branch under vmap."""
-    return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn, *operands)
-
-
-def where(pred, a, b):
-    return jtu.tree_map(lambda p, q: jnp.where(pred, p, q), a, b)
 
 
 class AbstractLoop(abc.ABC):
@@ -345,6 +336,16 @@ class AbstractLoop(abc.ABC):
         t_next = jnp.asarray(t_next, s.t.dtype)
         return keep & finite, t_next, jtu.tree_map(jnp.asarray, state), failed
 
+    def heed(self, s: State, a: Attempt, taken, refused):
+        """Where the controller wants to go after a step that was taken, or `refused` by
+        it; otherwise as before. One that knows nothing of errors is heard where it
+        wanted to go, not at events between."""
+        if self.settings.adaptive:
+            heard = taken | refused
+        else:
+            heard = taken & (a.t1 >= s.t_next - self.same_time)
+        return where(heard, (a.t_next, a.controller), (s.t_next, s.controller))
+
     def judge(self, s: State, event, guard, t):
         """May this event happen? Too many events, or an accumulation, end the lane."""
         full = event & (s.num_events >= self.settings.max_events)
@@ -357,17 +358,6 @@ class AbstractLoop(abc.ABC):
         zeno = event & (count >= _ZENO_COUNT).any()
         result = choose(zeno, RESULTS.zeno, result)
         return result, count, jnp.where(fired, t, s.last_fired)
-
-    def jump(self, event, guard, t, x, mode, flow, g, rate):
-        before = (x, mode, flow, g, rate)
-
-        def jumped():
-            x_plus, mode_plus = self.system.jump(t, x, mode, jnp.where(event, guard, 0))
-            flow = self.system.flow(t, x_plus, mode_plus)
-            g, rate = self.system.guard_rates(t, x_plus, mode_plus, flow)
-            return where(event, (x_plus, mode_plus, flow, g, rate), before)
-
-        return cond_any(event, jumped, lambda: before)
 
 
 def first(result, new, happened):

@@ -17,10 +17,11 @@ import diffrax as dfx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ._branch import cond_any, where
 from ._cubic import stays_above
 from ._firing import crossing_times
 from ._locate import corner_tolerance
-from ._loop import AbstractLoop, cond_any, first, State, where
+from ._loop import AbstractLoop, first, State
 from ._pack import Packer
 from ._results import RESULTS
 from ._tape import Row
@@ -175,12 +176,7 @@ class ProjectionLoop(AbstractLoop):
         clear = clear | (dt <= 64 * self.same_time)
         accept = active & keep & clear
         shorten = active & keep & ~clear
-        heard = active & ~shorten
-        if not self.settings.adaptive:
-            heard = accept & (a.t1 >= s.t_next - self.same_time)
-        t_next, controller = where(
-            heard, (a.t_next, a.controller), (s.t_next, s.controller)
-        )
+        t_next, controller = self.heed(s, a, accept, active & ~keep)
         if self.may_delay:
             # A step that the guards made short must not make those after it short too.
             short = accept & (a.t1 < s.t_next - self.same_time)

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 from jax.interpreters import ad
 from jaxtyping import Array, Float, PyTree
 
-from ._compute_if import compute_if
+from ._branch import compute_if, cond_any, where
 from ._corner import resolve_corner, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
@@ -121,10 +121,6 @@ class _Rows:
         return here, self.unpack(tuple(two[-1] for two in entries))
 
 
-def _cond_any(pred, true_fn, false_fn):
-    return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn)
-
-
 #
 # Forward
 #
@@ -150,7 +146,7 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
             )
             return jnp.where(row.dt > 0, dx_pre, dx)
 
-        return _cond_any(row.dt > 0, moved, lambda: dx)
+        return cond_any(row.dt > 0, moved, lambda: dx)
 
     def single(row: Row, place: _Place, dx, dt_last):
         if twice:
@@ -195,9 +191,9 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
         def resolve():
             new = corner(row, place, dx, dt_last)
             old = resolutions.unpack(packed)
-            return resolutions.pack(_where(place.leads, new, old))
+            return resolutions.pack(where(place.leads, new, old))
 
-        packed = _cond_any(place.leads, resolve, lambda: packed)
+        packed = cond_any(place.leads, resolve, lambda: packed)
         r: _Resolved = resolutions.unpack(packed)
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
@@ -210,7 +206,7 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
         dt = jnp.where(known, r.guard_dt[j], jnp.nan)
         dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
-        after = _where(last, (tape.x_end, tape.mode_end), (next_.x, next_.mode))
+        after = where(last, (tape.x_end, tape.mode_end), (next_.x, next_.mode))
         ends = place.inner & ~same_outcome(r.x, r.mode, *after)
         dx_after = jnp.where(place.leads, r.dx, dx)
         dx_after = jnp.where(ends & ~place.more, nan, dx_after)
@@ -232,9 +228,9 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
             # One guard has one order only: its events in one instant are a sequence.
             several = (place.more | place.inner) & corners
             alone = fired & ~several
-            dx_one, dt_one = _cond_any(
+            dx_one, dt_one = cond_any(
                 alone,
-                lambda: _where(
+                lambda: where(
                     alone, single(row, place, dx_pre, dt_last), (dx_pre, dt_event)
                 ),
                 lambda: (dx_pre, dt_event),
@@ -242,9 +238,9 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
             dt_last_one = jnp.where(alone, dt_one, dt_last)
             after = (dx_pre, dx_one, dt_last_one, dt_one, packed)
         if corners:
-            after = _cond_any(
+            after = cond_any(
                 several,
-                lambda: _where(
+                lambda: where(
                     several,
                     together(row, place, last, next_, dx_pre, dt_last, packed),
                     after,
@@ -304,10 +300,6 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
         dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
     out = Outputs(out_x, out_pre, dx, out_t, dt1)
     return jtu.tree_map(lambda d: _poison(d, recording.differentiable), out)
-
-
-def _where(pred, a, b):
-    return jtu.tree_map(lambda p, q: jnp.where(pred, p, q), a, b)
 
 
 def _poison(tangent, differentiable):
@@ -422,7 +414,7 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
             )
 
         if system.n_guards > 0:
-            ct, ct_t, ct_system = _cond_any(
+            ct, ct_t, ct_system = cond_any(
                 fired, back_event, lambda: (ct, ct_t, ct_system)
             )
         ct = ct + ct_pre
@@ -432,7 +424,7 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
             moved = row.dt > 0
             return jnp.where(moved, d_x, ct), add(ct_system, moved, d_system)
 
-        ct, ct_system = _cond_any(row.dt > 0, back_flow, lambda: (ct, ct_system))
+        ct, ct_system = cond_any(row.dt > 0, back_flow, lambda: (ct, ct_system))
         small, large = split(ct_system)
         return i - 1, carries.pack((ct + ct_x, ct_t, small)), large
 

@@ -2,12 +2,12 @@ from typing import Any, NamedTuple
 
 import diffrax as dfx
 import equinox as eqx
-import equinox.internal as eqxi
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float
 
+from ._branch import cond_any
 from ._flat import FlatSystem
 
 
@@ -66,8 +66,8 @@ def flow_for(
     if projected is None:
         return step()
     euler = x + dt * flow
-    return lax.cond(
-        eqxi.unvmap_any(~projected),
+    return cond_any(
+        ~projected,
         lambda: jnp.where(projected, euler, step()),
         lambda: euler,
     )

@@ -38,17 +38,21 @@ def octants():
     return value_and_jacobian(exactly)
 
 
-def _octants_by(event_method, x0):
-    sol = hj.simulate(
+def _solve(event_method, x0, max_steps=256, stepsize_controller=_tight, **options):
+    return hj.simulate(
         models.affine_octants(),
         0.0,
         0.5,
         x0,
-        stepsize_controller=_tight,
         event_method=event_method,
-        max_steps=128,
-        max_events=3,
+        stepsize_controller=stepsize_controller,
+        max_steps=max_steps,
+        **options,
     )
+
+
+def _octants_by(event_method, x0):
+    sol = _solve(event_method, x0, max_steps=128, max_events=3)
     return jnp.concatenate([sol.x1, sol.events.t]), sol.events.event
 
 
@@ -511,16 +515,8 @@ def test_solvers_and_controllers(octants, options, grid):
 
     @jax.jit
     def run(x0):
-        fn = lambda x0: hj.simulate(
-            models.affine_octants(),
-            0.0,
-            0.5,
-            x0,
-            event_method=hj.Project(1e-3),
-            saveat=dfx.SaveAt(steps=True),
-            max_steps=256,
-            **options,
-        )
+        saveat = dfx.SaveAt(steps=True)
+        fn = lambda x0: _solve(hj.Project(1e-3), x0, saveat=saveat, **options)
         sol = fn(x0)
         return sol.x1, sol.ts, jax.jacrev(lambda x0: fn(x0).x1)(x0)
 
@@ -536,15 +532,7 @@ def test_solvers_and_controllers(octants, options, grid):
 
 def test_evaluation_is_continuous(octants):
     def solve(x0, ts):
-        sol = hj.simulate(
-            models.affine_octants(),
-            0.0,
-            0.5,
-            x0,
-            stepsize_controller=_tight,
-            event_method=hj.Project(1e-2),
-            max_steps=256,
-        )
+        sol = _solve(hj.Project(1e-2), x0)
         return sol.evaluate(ts), sol.events
 
     run = jax.jit(lambda ts: solve(_start, ts))
@@ -564,16 +552,9 @@ def test_evaluation_is_continuous(octants):
 
 def test_float32():
     def run(x0, eps):
-        sol = hj.simulate(
-            models.affine_octants(),
-            0.0,
-            0.5,
-            x0,
-            stepsize_controller=dfx.PIDController(rtol=1e-5, atol=1e-5),
-            event_method=hj.Project(eps),
-            max_steps=128,
-        )
-        return sol.x1
+        controller = dfx.PIDController(rtol=1e-5, atol=1e-5)
+        method = hj.Project(eps)
+        return _solve(method, x0, 128, stepsize_controller=controller).x1
 
     x0 = _start.astype(jnp.float32)
     both = jax.jit(lambda x0, eps: (run(x0, eps), jax.jacrev(run)(x0, eps)))

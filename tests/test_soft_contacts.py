@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hybridjax import models
 from hybridjax.mechanics import soft_contacts
+from scipy.optimize import brentq
 
 
 def _mass(q, args):
@@ -73,13 +74,7 @@ def test_saltation_matrix():
         q1 = -np.pi / 6
         if j == 1:
             height = lambda q1, q2=q2: _heights(np.array([q1, q2]))[1] + 0.5
-            lower, upper = -1.2, 1.2
-            for _ in range(100):
-                middle = (lower + upper) / 2
-                lower, upper = (
-                    (lower, middle) if height(middle) > 0 else (middle, upper)
-                )
-            q1 = middle
+            q1 = brentq(height, -1.2, 1.2, xtol=1e-15)
         q = jnp.asarray([q1, q2])
         slope = np.asarray(jax.jacfwd(_heights)(q))[j]
         mass = np.asarray(_mass(q, None))

@@ -6,6 +6,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from .._event_selected import EventSelectedSystem
+from ._piecewise_constant import row_of
 
 
 def affine_octants() -> EventSelectedSystem:
@@ -60,7 +61,7 @@ def affine_octants_flow(
     begin, x = jnp.zeros_like(x0[0]), x0
     state, times = x0, []
     for surface in (1, 2, 0, None):
-        linear = matrices[_octant(b)], offsets[_octant(b)]
+        linear = matrices[row_of(b)], offsets[row_of(b)]
         state = jnp.where(t >= begin, _affine(*linear, t - begin, x), state)
         if surface is not None:
             root = optx.root_find(
@@ -90,13 +91,9 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
             # The third event function is -z.
             for below, by_z in ((-1, [0, 0, -1, -1]), (1, [0, 0, 3, -1])):
                 rows = np.array([by_x, by_y, by_z], float)
-                k = _octant(np.array([x, y, below]))
+                k = row_of(np.array([x, y, below]))
                 matrices[k], offsets[k] = rows[:, :3], rows[:, 3]
     return matrices, offsets
-
-
-def _octant(b):
-    return ((b > 0) * np.array([1, 2, 4])).sum()
 
 
 def _affine(matrix, offset, s, x):
@@ -112,7 +109,7 @@ class _AffineField(eqx.Module):
     offsets: Float[Array, "8 3"]
 
     def __call__(self, t, x, b, args):
-        k = _octant(b)
+        k = row_of(b)
         product = jnp.matmul(self.matrices[k], x, precision="highest")
         return product + self.offsets[k]
 

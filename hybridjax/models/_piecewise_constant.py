@@ -93,8 +93,12 @@ class _ConstantField(eqx.Module):
     table: Float[Array, "rows d"]
 
     def __call__(self, t, x, b, args):
-        weights = 2 ** np.arange(b.shape[0], dtype=np.int32)
-        return 1 + self.table[jnp.sum(jnp.where(b > 0, weights, 0))]
+        return 1 + self.table[row_of(b)]
+
+
+def row_of(b):
+    """The row of a sign vector in a table: bit `j` is 1 where entry `j` is +1."""
+    return ((b > 0) * 2 ** np.arange(b.shape[0], dtype=np.int32)).sum()
 
 
 class _Projections(eqx.Module):

@@ -66,8 +66,8 @@ def plate_on_springs(
         plate.effort,
         _Clearance(parameter(places), parameter(rest_length)),
         n,
-        stiffness=parameter(1000.0 / n if stiffness is None else stiffness),
-        damping=parameter(30.0 / n if damping is None else damping),
+        stiffness=1000.0 / n if stiffness is None else stiffness,
+        damping=30.0 / n if damping is None else damping,
     )
 
 

@@ -63,7 +63,7 @@ def soft_biped(
         body.effort,
         _Feet(parameter(leg_length), parameter(spread)),
         2,
-        stiffness=parameter(stiffness),
+        stiffness=stiffness,
         damping=_Damping(parameter(damping), parameter(single_support)),
     )
 

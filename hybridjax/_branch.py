@@ -1,5 +1,9 @@
+"""Choices that stay branches, and choices between pytrees."""
+
+import equinox.internal as eqxi
 import jax.lax as lax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
 
 
@@ -17,3 +21,13 @@ def compute_if(pred: Bool[Array, ""] | None, fn, otherwise: PyTree) -> PyTree:
         pred = lax.optimization_barrier(jnp.asarray(True))
     once = lambda _: (jnp.zeros((), bool), fn())
     return lax.while_loop(lambda carry: carry[0], once, (pred, otherwise))[1]
+
+
+def cond_any(pred, true_fn, false_fn, *operands):
+    """`lax.cond` on whether any lane of a batch needs it: stays a branch under vmap."""
+    return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn, *operands)
+
+
+def where(pred, a: PyTree, b: PyTree) -> PyTree:
+    """`jnp.where`, leaf by leaf."""
+    return jtu.tree_map(lambda p, q: jnp.where(pred, p, q), a, b)

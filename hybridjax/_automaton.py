@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ._gate import gate
-from ._system import AbstractHybridSystem, UNWATCHED
+from ._system import AbstractSelfStartingSystem, UNWATCHED
 
 
 def identity(t, x, args):
@@ -51,7 +51,7 @@ class ModalState(eqx.Module):
         return self.states[name]
 
 
-class HybridAutomaton(AbstractHybridSystem):
+class HybridAutomaton(AbstractSelfStartingSystem):
     """Modes with a vector field each, and transitions between them.
 
     **Arguments:**
@@ -171,6 +171,22 @@ class HybridAutomaton(AbstractHybridSystem):
             event, [branch(i) for i in range(len(self.transitions))], t, x, args
         )
 
+    def start(self, t, x, mode, args):
+        if mode is None:
+            raise ValueError(
+                f"Argument `mode0` must be given: one of {list(self.names)}."
+            )
+        index = self.index(mode)
+        if not isinstance(x, ModalState) and not isinstance(index, jax.core.Tracer):
+            x = _embed(self, t, x, int(index), args)
+        return x, index
+
+    def mode_name(self, mode) -> str:
+        return repr(self.names[int(mode)])
+
+    def guard_name(self, guard: int) -> str:
+        return f"the guard of {transition_name(self, guard)}"
+
 
 def _switch(index, branches, *operands):
     if len(branches) == 1:
@@ -192,18 +208,6 @@ def _put(x, name, value):
 def transition_name(system: HybridAutomaton, i: int) -> str:
     transition = system.transitions[i]
     return f"transition {i} ({transition.source!r} -> {transition.target!r})"
-
-
-def start(system: HybridAutomaton, t, x, mode, args) -> tuple[PyTree, Any]:
-    """The initial state and mode in the form in which the engine carries them."""
-    if mode is None:
-        raise ValueError(
-            f"Argument `mode0` must be given: one of {list(system.names)}."
-        )
-    index = system.index(mode)
-    if not isinstance(x, ModalState) and not isinstance(index, jax.core.Tracer):
-        x = _embed(system, t, x, int(index), args)
-    return x, index
 
 
 def state_range(x: ModalState, name: str) -> slice:

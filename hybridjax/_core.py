@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from ._branch import cond_any
+from ._branch import cond_any, where
 from ._corner import corner_outcome, same_outcome
 from ._errors import raise_if
 from ._flat import FlatSystem
@@ -131,15 +131,18 @@ def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
                 members,
             )
 
-        reference = outcome(ascending)
-
-        def try_one(k, differs):
+        def try_one(k, carry):
+            reference, differs = carry
             rotated = jnp.mod(ascending - (k * n_guards) // tries, n_guards)
             priority = jnp.where(k < tries, rotated, n_guards - ascending)
             other = outcome(priority.astype(jnp.int32))
-            return differs | ~same_outcome(*reference, *other)
+            # The first one, which is in ascending order, is what the others must be.
+            reference = where(k == 0, other, reference)
+            same = same_outcome(reference[0], reference[1], other[0], other[1])
+            return reference, differs | ~same
 
-        return at(leads) & lax.fori_loop(1, tries + 1, try_one, jnp.asarray(False))
+        init = ((x, mode), jnp.asarray(False))
+        return at(leads) & lax.fori_loop(0, tries + 1, try_one, init)[1]
 
     def any_differs():
         def body(carry):

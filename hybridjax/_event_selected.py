@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ._system import AbstractHybridSystem, UNWATCHED
+from ._system import AbstractSelfStartingSystem, UNWATCHED
 
 
-class EventSelectedSystem(AbstractHybridSystem):
+class EventSelectedSystem(AbstractSelfStartingSystem):
     """A vector field that is chosen by the signs of event functions.
 
     The flow is `vector_field(t, x, b, args)` with `b` in {-1, +1}^n, and `b[j]` changes
@@ -78,3 +78,12 @@ class EventSelectedSystem(AbstractHybridSystem):
         known: a surface that is exactly at zero counts as still to be crossed)."""
         h = jnp.asarray(self.event_functions(t, x, args))
         return jnp.where(h > 0, 1, -1).astype(jnp.int32)
+
+    def start(self, t, x, mode, args):
+        return x, self.initial_mode(t, x, args) if mode is None else mode
+
+    def mode_name(self, mode) -> str:
+        return str(np.asarray(mode).tolist())
+
+    def guard_name(self, guard: int) -> str:
+        return f"guard {guard}"

@@ -113,17 +113,22 @@ class _Converted(eqx.Module):
     """
 
     jaxpr: Any
+    run: Callable = eqx.field(static=True)
     consts: list
     structure: Any = eqx.field(static=True)
 
     def __call__(self, *args):
-        out = jax.core.eval_jaxpr(self.jaxpr, self.consts, *jtu.tree_leaves(args))
+        out = self.run(self.consts, *jtu.tree_leaves(args))
         return jtu.tree_unflatten(self.structure, out)
 
 
 def _convert(fn: Callable, *args) -> _Converted:
     closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
-    return _Converted(closed.jaxpr, closed.consts, jtu.tree_structure(out))
+    # A function of its own is traced and lowered once for all its uses. XLA inlines it.
+    run = jax.jit(
+        lambda consts, *leaves: jax.core.eval_jaxpr(closed.jaxpr, consts, *leaves)
+    )
+    return _Converted(closed.jaxpr, run, closed.consts, jtu.tree_structure(out))
 
 
 def _ravel(x: PyTree, dtype) -> Array:

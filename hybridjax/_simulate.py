@@ -8,7 +8,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, Real
 
-from ._automaton import HybridAutomaton, transition_name
 from ._checkpoints import in_pieces
 from ._core import tape_of
 from ._errors import clean_errors, raise_if
@@ -22,7 +21,7 @@ from ._save import check_saveat, save
 from ._solution import event_log, Path, shift_time, Solution
 from ._start import as_time, is_traced, start
 from ._step import stop_gradient, without_gradients
-from ._system import AbstractHybridSystem
+from ._system import AbstractHybridSystem, AbstractSelfStartingSystem
 from ._tape import Tape
 
 
@@ -249,15 +248,15 @@ def _throw(system, tape: Tape) -> Tape:
 
 
 def _mode_name(system, mode) -> str:
-    if isinstance(system, HybridAutomaton):
-        return repr(system.names[int(mode)])
+    if isinstance(system, AbstractSelfStartingSystem):
+        return system.mode_name(mode)
     leaves = [np.asarray(leaf).tolist() for leaf in jtu.tree_leaves(mode)]
     return str(leaves[0] if len(leaves) == 1 else leaves)
 
 
 def _guard_name(system, guard: int) -> str:
-    if isinstance(system, HybridAutomaton):
-        return f"the guard of {transition_name(system, guard)}"
+    if isinstance(system, AbstractSelfStartingSystem):
+        return system.guard_name(guard)
     return f"guard {guard}"
 
 

@@ -9,14 +9,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from ._automaton import (
-    HybridAutomaton,
-    ModalState,
-    start as automaton_start,
-    state_range,
-)
-from ._event_selected import EventSelectedSystem
-from ._system import AbstractHybridSystem
+from ._automaton import ModalState, state_range
+from ._system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
 class Start(eqx.Module):
@@ -56,10 +50,8 @@ def start(system, t, x, mode, args, *, t_name="t", x_name="x", mode_name="mode")
         raise ValueError(f"Argument `{x_name}` must have at least one array.")
     dtype = jnp.result_type(*jtu.tree_leaves(x))
     t = as_time(t, dtype, t_name)
-    if isinstance(system, HybridAutomaton):
-        x, mode = automaton_start(system, t, x, mode, args)
-    elif mode is None and isinstance(system, EventSelectedSystem):
-        mode = system.initial_mode(t, x, args)
+    if isinstance(system, AbstractSelfStartingSystem):
+        x, mode = system.start(t, x, mode, args)
     elif mode is None:
         raise ValueError(
             f"Argument `{mode_name}` must be given: this system cannot tell its mode "

@@ -90,3 +90,29 @@ class AbstractHybridSystem(eqx.Module):
         The state and the mode after the event, with the structures, shapes and dtypes
         of `x` and `mode`.
         """
+
+
+class AbstractSelfStartingSystem(AbstractHybridSystem):
+    """A system that knows its modes: finds or checks the one at the start, and can name
+    them and its guards in messages."""
+
+    @abc.abstractmethod
+    def start(
+        self, t: Float[Array, ""], x: PyTree, mode: PyTree | None, args: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """The initial state and mode in the form in which the engine carries them.
+
+        `mode` is `None` where the user gave none.
+
+        **Raises:**
+
+        - `ValueError` if they cannot be used.
+        """
+
+    @abc.abstractmethod
+    def mode_name(self, mode: PyTree) -> str:
+        """A mode, for messages. It is known, not traced."""
+
+    @abc.abstractmethod
+    def guard_name(self, guard: int) -> str:
+        """A guard, for messages."""

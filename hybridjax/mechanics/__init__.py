@@ -1,3 +1,5 @@
 """Mechanical systems with contact."""
 
+from ._contact_mode import ContactMode as ContactMode
+from ._mechanical import MechanicalSystem as MechanicalSystem
 from ._soft import soft_contacts as soft_contacts

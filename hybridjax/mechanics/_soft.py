@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._event_selected import EventSelectedSystem
 from .._parameter import parameter
+from ._inertia import accelerate, coriolis
 
 
 def soft_contacts(
@@ -72,24 +73,6 @@ def soft_contacts(
     )
     other = np.roll(np.eye(2 * n_contacts, dtype=bool), n_contacts, axis=1)
     return EventSelectedSystem(field, _Sides(gap), other)
-
-
-def coriolis(mass_matrix: Callable, q, v, args) -> Float[Array, " d"]:
-    r"""$\dot M \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$: the forces that come
-    of a mass matrix that is not constant."""
-    momentum = lambda q: apply_mass(mass_matrix(q, args), v)
-    _, transport = jax.jvp(momentum, (q,), (v,))
-    return transport - jax.grad(lambda q: 0.5 * momentum(q) @ v)(q)
-
-
-def apply_mass(mass, v):
-    return mass * v if mass.ndim == 1 else mass @ v
-
-
-def accelerate(mass, force) -> Float[Array, " d"]:
-    if mass.ndim == 1:
-        return force / mass
-    return jax.scipy.linalg.solve(mass, force, assume_a="pos")
 
 
 class _SoftContacts(eqx.Module):

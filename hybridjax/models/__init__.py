@@ -6,6 +6,18 @@ from ._ball_on_paddle import BallOnPaddle as BallOnPaddle
 from ._ball_on_slope import ball_on_slope as ball_on_slope
 from ._balls import Balls as Balls
 from ._bouncing_ball import BouncingBall as BouncingBall
+from ._compass_gait import CompassGait as CompassGait
+from ._corners import (
+    rimless_wheel as rimless_wheel,
+    rocking_block as rocking_block,
+    rod as rod,
+)
+from ._incline import (
+    block_on_incline as block_on_incline,
+    point_mass_on_slope as point_mass_on_slope,
+)
+from ._legged import planar_biped as planar_biped, planar_monoped as planar_monoped
+from ._paddle_juggler import paddle_juggler as paddle_juggler
 from ._piecewise_constant import (
     linear_table as linear_table,
     piecewise_constant as piecewise_constant,
@@ -18,5 +30,6 @@ from ._spring_hopper import (
     spring_hopper_flow as spring_hopper_flow,
 )
 from ._thrown_ball import ThrownBall as ThrownBall
+from ._trotter import rigid_trotter as rigid_trotter, soft_trotter as soft_trotter
 from ._two_legs import TwoLegs as TwoLegs
 from ._walled_ball import WalledBall as WalledBall

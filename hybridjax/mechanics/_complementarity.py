@@ -1,0 +1,162 @@
+"""Contact forces, and impulses, at all contacts at once.
+
+With `lam` the normal forces of all contacts and then, if there is friction, the
+tangential ones, the accelerations of gaps and slips are `c + W lam`, where
+`W = J M^-1 J^T`: the block system of Kong et al., (63), after its first row has been
+eliminated. Impulses obey the same equations with velocities, (69).
+"""
+
+import equinox as eqx
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+class Active(eqx.Module):
+    """Which contacts are closed, which of these stick, and where the others slide."""
+
+    closed: Bool[Array, " n"]
+    stick: Bool[Array, " n"]
+    direction: Float[Array, " n"]  # of sliding: 1 or -1
+
+
+def contact_forces(
+    W: Float[Array, "rows rows"],
+    c: Float[Array, " rows"],
+    active: Active,
+    friction: Float[Array, " n"],
+) -> Float[Array, " rows"]:
+    """The forces that make the rows of closed (and sticking) contacts zero.
+
+    One linear system of one size, whatever is active: the rows of other contacts say
+    that their forces are zero, and those of sliding ones that they are friction.
+    """
+    n = friction.shape[0]
+    rows = active.closed
+    others = jnp.eye(c.shape[0], dtype=c.dtype)
+    if c.shape[0] > n:
+        rows = jnp.concatenate([active.closed, active.closed & active.stick])
+        slides = active.closed & ~active.stick
+        share = jnp.where(slides, active.direction * friction, 0)
+        others = others + jnp.eye(c.shape[0], k=-n, dtype=c.dtype).at[n:, :n].set(
+            jnp.diag(share)
+        )
+    matrix = jnp.where(rows[:, None], W, others)
+    return _solve(matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0))
+
+
+def _solve(matrix, b, weights):
+    """The solution of least size, if there is more than one.
+
+    Redundant contacts (the four feet of a rigid table) make the matrix singular. It is
+    made regular by a small part of the `weights` on its diagonal, and the difference is
+    made up by two iterations of Newton's method for the inverse: what is determined
+    converges to all digits, and what is not stays near zero.
+    """
+    dot = lambda a, b: jnp.matmul(a, b, precision="highest")
+    small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
+    known = lax.stop_gradient(matrix)
+    inverse = jnp.linalg.inv(known + small * jnp.diag(lax.stop_gradient(weights)))
+    for _ in range(2):
+        inverse = 2 * inverse - dot(inverse, dot(known, inverse))
+    return lax.custom_linear_solve(
+        lambda x: dot(matrix, x),
+        b,
+        solve=lambda _, b: dot(inverse, b),
+        transpose_solve=lambda _, b: dot(inverse.T, b),
+    )
+
+
+def find_active(
+    W: Float[Array, "rows rows"],
+    c: Float[Array, " rows"],
+    guess: Active,
+    resting: Bool[Array, " n"],
+    known: Bool[Array, " n"],
+    friction: Float[Array, " n"],
+    static_friction: Float[Array, " n"],
+) -> tuple[Active, Bool[Array, " n"]]:
+    """Which of the contacts that are closed in `guess` stay closed, and stick.
+
+    A closed contact must not pull, nor an open one sink; a sticking one must stay
+    within its friction cone, and one that begins to slide must move against its
+    friction. Contacts that do not are changed, one at a time: the first one, as in
+    Murty's least-index method.
+
+    **Arguments:**
+
+    - `guess`: only its closed contacts can become active.
+    - `resting`: the contacts that may stick, or begin to slide; others slide on in
+        their direction.
+    - `known`: contacts that stay what they are.
+
+    **Returns:**
+
+    The active contacts, and the contacts for which nothing was found.
+    """
+    W, c, friction, static_friction = lax.stop_gradient(
+        (W, c, friction, static_friction)
+    )
+    n = friction.shape[0]
+    tangential = c.shape[0] > n
+    tol = jnp.finfo(c.dtype).eps ** 0.6
+    members = guess.closed
+    limit = 8 * n + 8
+
+    def faults(active: Active):
+        force = contact_forces(W, c, active, friction)
+        moves = c + jnp.matmul(W, force, precision="highest")
+        little_force = tol * jnp.max(jnp.abs(force))
+        little_move = tol * jnp.max(jnp.abs(c))
+        closed = active.closed
+        pulls = closed & (force[:n] < -little_force)
+        sinks = members & ~closed & (moves[:n] < -little_move)
+        normal = (pulls | sinks) & ~known
+        if not tangential:
+            return normal, jnp.zeros_like(normal), active.direction
+        cone = static_friction * force[:n] + little_force
+        slips = closed & active.stick & (jnp.abs(force[n:]) > cone)
+        against = active.direction * moves[n:] < -little_move
+        stops = closed & ~active.stick & resting & against
+        direction = jnp.where(slips, -jnp.sign(force[n:]), active.direction)
+        return normal, (slips | stops) & ~known, direction
+
+    def cond(carry):
+        i, _, unsolved = carry
+        return (i < limit) & unsolved.any()
+
+    def body(carry):
+        i, active, _ = carry
+        normal, tangent, direction = faults(active)
+        bad = normal | tangent
+        first = bad & (jnp.cumsum(bad) == 1)
+        # One that could not stick may well be able to slide, without pulling.
+        turn = first & tangent
+        flip = first & ~turn
+        changed = Active(
+            closed=active.closed ^ flip,
+            stick=active.stick ^ turn,
+            direction=jnp.where(turn, direction, active.direction),
+        )
+        return i + 1, changed, bad
+
+    start = (jnp.asarray(0, jnp.int32), guess, members)
+    _, active, unsolved = lax.while_loop(cond, body, start)
+    if tangential:
+        unsolved = unsolved | ill_posed(W, active, friction)
+    return active, unsolved
+
+
+def ill_posed(W, active: Active, friction) -> Bool[Array, " n"]:
+    """Sliding contacts whose friction is so large that pushing harder makes the gap
+    smaller: Painlevé's paradox."""
+    return active.closed & ~active.stick & (posedness(W, active, friction) <= 0)
+
+
+def posedness(W, active: Active, friction) -> Float[Array, " n"]:
+    """How much a gap is opened by a force on it together with the friction that goes
+    with it, in relation to the force alone."""
+    n = friction.shape[0]
+    own = jnp.diagonal(W)[:n]
+    cross = jnp.diagonal(W[:n, n:])
+    return 1 - active.direction * friction * cross / jnp.where(own > 0, own, 1)

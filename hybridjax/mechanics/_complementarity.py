@@ -50,31 +50,41 @@ def _solve(matrix, b, weights):
 
     Redundant contacts (the four feet of a rigid table) make the matrix singular. It is
     made regular by a small part of the `weights` on its diagonal, and the difference is
-    made up by two iterations of Newton's method for the inverse: what is determined
-    converges to all digits, and what is not stays near zero.
+    made up by refinement: what is determined converges to all digits, and what is not
+    stays near zero.
     """
     dot = lambda a, b: jnp.matmul(a, b, precision="highest")
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
     known = lax.stop_gradient(matrix)
     inverse = jnp.linalg.inv(known + small * jnp.diag(lax.stop_gradient(weights)))
-    for _ in range(2):
-        inverse = 2 * inverse - dot(inverse, dot(known, inverse))
+
+    def refine(inverse):
+        def solve(matvec, b):
+            x = dot(inverse, b)
+            for _ in range(2):
+                x = x + dot(inverse, b - matvec(x))
+            return x
+
+        return solve
+
     return lax.custom_linear_solve(
         lambda x: dot(matrix, x),
         b,
-        solve=lambda _, b: dot(inverse, b),
-        transpose_solve=lambda _, b: dot(inverse.T, b),
+        solve=refine(inverse),
+        transpose_solve=refine(inverse.T),
     )
 
 
 def find_active(
     W: Float[Array, "rows rows"],
     c: Float[Array, " rows"],
+    size: Float[Array, ""],
     guess: Active,
     resting: Bool[Array, " n"],
     known: Bool[Array, " n"],
     friction: Float[Array, " n"],
     static_friction: Float[Array, " n"],
+    exact: float,
 ) -> tuple[Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
 
@@ -85,10 +95,12 @@ def find_active(
 
     **Arguments:**
 
+    - `size`: of what `c` is the sum of, for rounding.
     - `guess`: only its closed contacts can become active.
     - `resting`: the contacts that may stick, or begin to slide; others slide on in
         their direction.
     - `known`: contacts that stay what they are.
+    - `exact`: the share of the digits, of forces and accelerations, that is relied on.
 
     **Returns:**
 
@@ -99,15 +111,17 @@ def find_active(
     )
     n = friction.shape[0]
     tangential = c.shape[0] > n
-    tol = jnp.finfo(c.dtype).eps ** 0.6
     members = guess.closed
     limit = 8 * n + 8
 
-    def faults(active: Active):
+    def faults(active: Active, i):
+        # Where contacts are redundant, what is left of errors can go round in circles:
+        # the longer it takes, the less is demanded.
+        tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * i.astype(c.dtype) / limit)
         force = contact_forces(W, c, active, friction)
         moves = c + jnp.matmul(W, force, precision="highest")
-        little_force = tol * jnp.max(jnp.abs(force))
-        little_move = tol * jnp.max(jnp.abs(c))
+        little_force = tol * force_size(W, size, force)
+        little_move = tol * size
         closed = active.closed
         pulls = closed & (force[:n] < -little_force)
         sinks = members & ~closed & (moves[:n] < -little_move)
@@ -127,7 +141,7 @@ def find_active(
 
     def body(carry):
         i, active, _ = carry
-        normal, tangent, direction = faults(active)
+        normal, tangent, direction = faults(active, i)
         bad = normal | tangent
         first = bad & (jnp.cumsum(bad) == 1)
         # One that could not stick may well be able to slide, without pulling.
@@ -145,6 +159,13 @@ def find_active(
     if tangential:
         unsolved = unsolved | ill_posed(W, active, friction)
     return active, unsolved
+
+
+def force_size(W, size, force) -> Float[Array, ""]:
+    """The size of contact forces, also where they happen to vanish: with the one that
+    would move a contact as much as `size`."""
+    own = jnp.diagonal(W)
+    return jnp.max(jnp.abs(force)) + size / jnp.max(jnp.where(own > 0, own, 1))
 
 
 def ill_posed(W, active: Active, friction) -> Bool[Array, " n"]:

@@ -21,5 +21,5 @@ def apply_mass(mass, v):
 def accelerate(mass, forces) -> Float[Array, "d ..."]:
     """`M^-1` times a vector, or the columns of a matrix."""
     if mass.ndim == 1:
-        return (forces.T / mass).T
+        return forces / mass.reshape(mass.shape + (1,) * (forces.ndim - 1))
     return jax.scipy.linalg.solve(mass, forces, assume_a="pos")

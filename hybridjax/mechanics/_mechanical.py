@@ -205,7 +205,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         forces, moves = self.forces(p, active)
         # Where exactly a departure ends does not matter, as nothing changes there. So
         # it is not ended by rounding, where it begins.
-        small = _little(p.c)
+        small = _little(p)
 
         normal = jnp.where(mode == ContactMode.FREE, p.gap, forces[:n])
         normal = jnp.where(mode == ContactMode.LIFTING, moves[:n] + small, normal)
@@ -337,8 +337,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             for j, fault in enumerate(np.asarray(faults)):
                 if fault > 0:
                     raise ValueError(FAULTS[int(fault) - 1].format(j))
-        bad = jnp.where(faults > 0, int(ContactMode.INCONSISTENT), mode)
-        return x, bad.astype(mode.dtype)
+        mode = jnp.where(faults > 0, int(ContactMode.INCONSISTENT), mode)
+        mode = jnp.where(faults == 1, int(ContactMode.UNSOLVABLE), mode)
+        return x, mode
 
     def _check_shapes(self, t, x, args):
         q, v = x
@@ -395,6 +396,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         mass = self.mass_matrix(q, args)
         solved = accelerate(mass, jnp.concatenate([force[:, None], jacobian.T], axis=1))
         unconstrained, response = solved[:, 0], solved[:, 1:]
+        spread = lambda a: jnp.max(_dot(jnp.abs(jacobian), jnp.abs(a)))
         return _Point(
             gap=a,
             velocity=rate,
@@ -403,6 +405,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             response=response,
             W=_dot(jacobian, response),
             c=_dot(jacobian, unconstrained) + bias,
+            speed=jnp.max(jnp.abs(rate)) + spread(v),
+            size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
         )
 
     def active(self, mode, dtype) -> Active:
@@ -432,7 +436,15 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         can_stick = closed & ~self.slick
         guess = Active(closed, can_stick, _sign(p.velocity[n:], closed))
         active, unsolved = find_active(
-            p.W, c, guess, can_stick, ~closed, self.friction, self.static_friction
+            p.W,
+            c,
+            p.speed,
+            guess,
+            can_stick,
+            ~closed,
+            self.friction,
+            self.static_friction,
+            exact=0.45,  # Velocities have the errors of the solver.
         )
         impulses = contact_forces(p.W, c, active, self.friction)
         v = jnp.where(hit.any(), v + _dot(p.response, impulses), v)
@@ -452,21 +464,32 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         stick = (guess.stick | (resting & ~departing)) & ~self.slick & ~known
         guess = Active(guess.closed, stick, guess.direction)
         active, lost = find_active(
-            p.W, p.c, guess, resting, known, self.friction, self.static_friction
+            p.W,
+            p.c,
+            p.size,
+            guess,
+            resting,
+            known,
+            self.friction,
+            self.static_friction,
+            exact=0.6,
         )
         _, moves = self.forces(p, active)
-        slides = jnp.where(
-            active.direction > 0,
-            jnp.where(resting | known, 6, 2),
-            jnp.where(resting | known, 7, 3),
+        forward, backward = (
+            jnp.where(resting | known, int(slipping), int(sliding))
+            for slipping, sliding in (
+                (ContactMode.SLIPPING_FORWARD, ContactMode.FORWARD),
+                (ContactMode.SLIPPING_BACKWARD, ContactMode.BACKWARD),
+            )
         )
+        slides = jnp.where(active.direction > 0, forward, backward)
         slides = jnp.where(self.slick, int(ContactMode.FORWARD), slides)
         closed = jnp.where(active.stick, int(ContactMode.STICKING), slides)
         # Free ones: after an impact each has a velocity; otherwise nothing has changed,
         # but a departure may have ended with a jump of the forces.
         up = ContactMode.RISING if self.apex else ContactMode.FREE
         rising = jnp.where(p.velocity[:n] > 0, int(up), int(ContactMode.FREE))
-        stays = (mode != ContactMode.LIFTING) | (moves[:n] + _little(p.c) > 0)
+        stays = (mode != ContactMode.LIFTING) | (moves[:n] + _little(p) > 0)
         free = jnp.where(impact | ~stays, rising, mode)
         released = guess.closed & ~active.closed
         free = jnp.where(released, int(ContactMode.LIFTING), free)
@@ -478,8 +501,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         n = self.n_contacts
         if self.tangents is None:
             return jnp.ones((n,), bool)
-        stopping_time = 10 * jnp.sqrt(jnp.finfo(p.c.dtype).eps) / self.stabilization
-        return jnp.abs(p.velocity[n:]) <= stopping_time * jnp.max(jnp.abs(p.c))
+        stopping_time = (
+            10 * jnp.sqrt(jnp.finfo(p.c.dtype).eps) / (1 + self.stabilization)
+        )
+        return jnp.abs(p.velocity[n:]) <= stopping_time * p.size
 
 
 class _Point(eqx.Module):
@@ -492,6 +517,10 @@ class _Point(eqx.Module):
     response: Float[Array, "d rows"]  # M^-1 J^T
     W: Float[Array, "rows rows"]
     c: Float[Array, " rows"]  # accelerations of gaps and slips without contact
+    # Of what velocities and accelerations are the sums of: in relation to it, what
+    # cancels is rounding.
+    speed: Float[Array, ""]
+    size: Float[Array, ""]
 
 
 class _Constant(eqx.Module):
@@ -528,10 +557,9 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
     return jnp.broadcast_to(array, (n,))
 
 
-def _little(accelerations):
-    """An acceleration that is zero, up to errors, among the given ones."""
-    eps = jnp.finfo(accelerations.dtype).eps
-    return eps**0.6 * (1 + jnp.max(jnp.abs(accelerations)))
+def _little(p: _Point):
+    """An acceleration that is zero, up to errors."""
+    return jnp.finfo(p.c.dtype).eps ** 0.6 * (jnp.finfo(p.c.dtype).tiny + p.size)
 
 
 def _dot(a, b):

@@ -4,12 +4,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ._complementarity import Active
+from ._complementarity import Active, force_size, ill_posed
 from ._contact_mode import ContactMode
 
 
-# What can be wrong with contact {0}, from 1 on.
+# What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`.
 FAULTS = (
+    "There is no unique contact force at contact {0} that agrees with its friction, as "
+    "in Painlevé's paradox. Less friction, or another configuration in `x0`, has one.",
     "Argument `x0` is below ground: the gap of contact {0} is negative. Start with "
     "gaps that are positive or zero.",
     "Argument `mode0` says that contact {0} is closed, but in `x0` its gap is not "
@@ -23,8 +25,6 @@ FAULTS = (
     "to pull. Start with it `LIFTING`, or leave `mode0` out.",
     "Argument `mode0` says that contact {0} sticks, but the force for that is outside "
     "of its friction cone. Start with it slipping, or leave `mode0` out.",
-    "There is no unique contact force at contact {0} that agrees with its friction, as "
-    "in Painlevé's paradox. Less friction, or another configuration in `x0`, has one.",
 )
 SINGULAR = (
     "Argument `mass_matrix` must return a symmetric positive definite matrix, but at "
@@ -61,23 +61,26 @@ def start_contacts(
         mode, lost = system.settle(
             t, q, v, free, guess, stick, none, jnp.asarray(False), args
         )
-        faults = [below, none, none, none, none, none, lost]
+        faults = [lost, below, none, none, none, none, none]
     else:
         active = system.active(mode, q.dtype)
         forces, _ = system.forces(p, active)
-        small = tol * jnp.max(jnp.abs(forces), initial=0)
+        small = tol * force_size(p.W, p.size, forces)
         wrong = jnp.where(active.stick, jnp.abs(slip), -active.direction * slip)
         tangential = forces[n:] if system.tangents is not None else none
         cone = system.static_friction * forces[:n] + small
         slides = active.closed & ~system.slick
+        lost = none
+        if system.tangents is not None:
+            lost = ill_posed(p.W, active, system.friction)
         faults = [
+            lost,
             below,
             active.closed & open_,
             active.closed & moves,
             slides & (wrong > tol * speed),
             active.closed & (forces[:n] < -small),
             slides & active.stick & (jnp.abs(tangential) > cone),
-            none,
         ]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     mass = system.mass_matrix(q, args)

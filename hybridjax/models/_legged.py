@@ -117,8 +117,8 @@ class _Links(eqx.Module):
         hip, angles = q[:2], q[2:]
         down = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
         reach = self.lengths[:, None] * down.at[0].multiply(-1)
-        knees = hip + reach[1::2]
-        begin = jnp.zeros_like(reach).at[:].set(hip).at[2::2].set(knees)
+        hips = jnp.broadcast_to(hip, reach.shape)
+        begin = hips.at[2::2].add(reach[1::2])
         return begin, begin + reach
 
     def _centres(self, q):

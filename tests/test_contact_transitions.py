@@ -1,0 +1,274 @@
+"""Each transition of a contact, on a leg whose mass matrix depends on its posture.
+
+The saltation matrices are those of Kong et al., Section V and Table II, typed from the
+paper with its errata, from M, J and their derivatives alone.
+"""
+
+from typing import Any
+
+import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hybridjax import models
+from hybridjax.mechanics import ContactMode
+
+
+_posture = jnp.array([0.1, 0.0, 0.15, 0.7, -0.5])
+_speeds = jnp.array([0.4, -0.9, 0.3, -0.7, 0.8])
+
+
+def _leg(p):
+    return models.planar_monoped(
+        torques=lambda t, q, v, args: args[0] + args[1] * t,
+        friction=p["friction"],
+        static_friction=p["static_friction"],
+        restitution=p["restitution"],
+        # Zero on the surface, but not its derivative away from it.
+        stabilization=0.0,
+        apex=True,
+    )
+
+
+# What is needed of the leg, without contact laws.
+_bare: Any = models.planar_monoped(torques=lambda t, q, v, args: args)
+
+
+def _rows(q):
+    """The normal and the tangential Jacobian of the foot."""
+    return jnp.concatenate([jax.jacfwd(_bare.gap)(q, None), _bare.tangents(q, None)])
+
+
+def _grounded(q):
+    return q.at[1].add(-_bare.gap(q, None)[0])
+
+
+def _forces(q, v, u):
+    """Of the leg without contact: f - C v."""
+    lagrange = lambda q: _bare.mass_matrix(q, None) @ v
+    coriolis = jax.jvp(lagrange, (q,), (v,))[1] - jax.grad(
+        lambda q: v @ _bare.mass_matrix(q, None) @ v / 2
+    )(q)
+    return _bare.effort(0.0, q, v, u) - coriolis, coriolis
+
+
+def _daggers(q, J):
+    """The blocks of the inverse of (64): M†, J†ᵀ and Λ†."""
+    d, k = q.shape[0], J.shape[0]
+    M = _bare.mass_matrix(q, None)
+    inverse = jnp.linalg.inv(jnp.block([[M, J.T], [J, jnp.zeros((k, k))]]))
+    return inverse[:d, :d], inverse[:d, d:], inverse[d:, d:]
+
+
+def _bias(rows, q, v):
+    return jax.jvp(lambda q: rows(q) @ v, (q,), (v,))[1]
+
+
+def _field(rows, q, v, u):
+    """(66): the vector field under the constraints `rows`."""
+    M_, JT_, _ = _daggers(q, rows(q))
+    return jnp.concatenate([v, M_ @ _forces(q, v, u)[0] - JT_ @ _bias(rows, q, v)])
+
+
+def _multipliers(q, v, u):
+    """(67) of the sticking foot; its sign is that of a force on the foot."""
+    _, JT_, L_ = _daggers(q, _rows(q))
+    return -(JT_.T @ _forces(q, v, u)[0] - L_ @ _bias(_rows, q, v))
+
+
+def _sliding(q, v, u, friction, direction):
+    """The vector field while the foot slides, with (68), and its normal force."""
+    M, (Jn, Jt) = _bare.mass_matrix(q, None), _rows(q)
+    push = Jn - direction * friction * Jt
+    bias = _bias(lambda q: _rows(q)[:1], q, v)[0]
+    free = jnp.linalg.solve(M, _forces(q, v, u)[0])
+    force = -(Jn @ free + bias) / (Jn @ jnp.linalg.solve(M, push))
+    return jnp.concatenate([v, free + jnp.linalg.solve(M, push) * force]), force
+
+
+def _plastic(rows, q, v, u):
+    """(84), (85) with the normal row; (86), (87) with both."""
+    J, Jn = rows(q), _rows(q)[0]
+    M_, JT_, _ = _daggers(q, J)
+    after = lambda q: v - _daggers(q, rows(q))[1] @ rows(q) @ v  # M† M v, by (65)
+    turned = jax.jacfwd(after)(q)
+    v_plus = after(q)
+    jump = _forces(q, v, u)[1] - _forces(q, v_plus, u)[1]
+    Z = M_ @ jump - JT_ @ _bias(rows, q, v_plus) - turned @ v
+    d = q.shape[0]
+    row = Jn / (Jn @ v)
+    return jnp.block(
+        [
+            [jnp.eye(d) - jnp.outer(JT_ @ J @ v, row), jnp.zeros((d, d))],
+            [jnp.outer(Z, row) + turned, jnp.eye(d) - JT_ @ J],
+        ]
+    )
+
+
+def _elastic(e, q, v, u):
+    """(91), (92)."""
+    d = q.shape[0]
+    normal = lambda q: _rows(q)[:1]
+    reset = lambda q: jnp.eye(d) - (1 + e) * _daggers(q, normal(q))[1] @ normal(q)
+    turned = jax.jacfwd(lambda q: reset(q) @ v)(q)
+    v_plus, Jn = reset(q) @ v, normal(q)[0]
+    M = _bare.mass_matrix(q, None)
+    free, before = _forces(q, v, u)
+    Z = jnp.linalg.solve(M, before - _forces(q, v_plus, u)[1]) - turned @ v
+    Z = Z + (1 + e) * _daggers(q, normal(q))[1] @ normal(q) @ jnp.linalg.solve(M, free)
+    Z = jnp.outer(Z, Jn / (Jn @ v))
+    return jnp.block([[reset(q), jnp.zeros((d, d))], [Z + turned, reset(q)]])
+
+
+def _identity_reset(before, after, guard, q, v, in_time=0.0):
+    """(97), (100), for a guard whose partial derivative in time is `in_time`."""
+    d = q.shape[0]
+    gradient = jax.grad(lambda x: guard(x[:d], x[d:]))(jnp.concatenate([q, v]))
+    rate = in_time + gradient @ before
+    return jnp.eye(2 * d) + jnp.outer(after - before, gradient) / rate
+
+
+def _cases():
+    """By name: parameters, state, mode, event, torques and their rates, the mode after
+    it, and the matrix of the paper."""
+    q = _grounded(_posture)
+    Jn, Jt = _rows(q)
+    eye = np.eye(10)
+    p = dict(friction=0.0, static_friction=0.0, restitution=0.0)
+    cases = {}
+    normal = lambda q: _rows(q)[:1]
+    along = lambda v, n, t: (
+        v
+        + jnp.linalg.lstsq(  # with these contact speeds
+            _rows(q), jnp.stack([n, t]) - _rows(q) @ v
+        )[0]
+    )
+
+    F, B, S = ContactMode.FORWARD, ContactMode.BACKWARD, ContactMode.STICKING
+    free, rising = ContactMode.FREE, ContactMode.RISING
+    lifting = ContactMode.LIFTING
+    falls = along(_speeds, -1.0, 0.4)
+    zero = jnp.zeros(2)
+    slope = jax.jacfwd(lambda u: _multipliers(q, falls, u))(zero)
+    pressing = jnp.linalg.solve(slope, jnp.array([80.0, 0.0]))
+    cases["plastic, sliding (84)"] = (
+        p, falls, free, 0, pressing, zero, F, _plastic(normal, q, falls, pressing)
+    )  # fmt: skip
+    rough = dict(p, friction=3.0, static_friction=3.0)
+    cases["plastic, sticking (86)"] = (
+        rough, falls, free, 0, pressing, zero, S, _plastic(_rows, q, falls, pressing)
+    )  # fmt: skip
+    bouncy = dict(p, restitution=0.6)
+    cases["elastic (91)"] = (
+        bouncy, falls, free, 0, pressing, zero, rising,
+        _elastic(0.6, q, falls, pressing),
+    )  # fmt: skip
+    top = along(_speeds, 0.0, 0.4)
+    cases["apex (72)"] = (p, top, rising, 0, pressing, zero, free, eye)
+
+    # Liftoff: torques at which the forces vanish.
+    rests = along(_speeds, 0.0, 0.0)
+    lets_go = jnp.linalg.solve(slope, jnp.array([-50.0, 0.0]))  # per second
+    pulls = jnp.linalg.solve(slope, jnp.array([0.0, 30.0]))
+    nothing = jnp.linalg.solve(slope, -_multipliers(q, rests, zero))
+    cases["liftoff from sticking (75)"] = (
+        rough, rests, S, 0, nothing, lets_go, lifting, eye
+    )  # fmt: skip
+    slides = along(_speeds, 0.0, 0.4)
+    some = dict(p, friction=0.3, static_friction=0.3)
+    by_knee = lambda k: _sliding(q, slides, jnp.stack([0.0, k]), 0.3, 1)[1]
+    knee = -by_knee(0.0) / jax.grad(by_knee)(0.0)
+    u = jnp.stack([0.0, knee])
+    cases["liftoff from sliding (76)"] = (
+        some, slides, F, 0, u, lets_go, lifting, eye
+    )  # fmt: skip
+
+    # Slip: friction that is just exceeded.
+    u = nothing + jnp.linalg.solve(slope, jnp.array([20.0, 8.0]))
+    n, t = _multipliers(q, rests, u)
+    limit = t / n
+    equal = dict(p, friction=limit, static_friction=limit)
+    back = ContactMode.SLIPPING_BACKWARD
+    cases["slip, equal friction (95)"] = (
+        equal, rests, S, 1, u, pulls, back, eye
+    )  # fmt: skip
+    less = dict(equal, friction=0.7 * limit)
+
+    def cone(q, v):
+        n, t = _multipliers(q, v, u)
+        return limit * n - t
+
+    sticks = _field(_rows, q, rests, u)
+    slip = _sliding(q, rests, u, 0.7 * limit, -1)[0]
+    cases["slip, less kinetic friction (97)"] = (
+        less, rests, S, 1, u, pulls, back,
+        _identity_reset(sticks, slip, cone, q, rests, -30.0),
+    )  # fmt: skip
+
+    # Stick, and reversal, where sliding backward stops.
+    backward = lambda q, v: -_rows(q)[1] @ v
+    more = dict(p, friction=2 * limit, static_friction=2 * limit)
+    before = _sliding(q, rests, u, 2 * limit, -1)[0]
+    cases["stick (100)"] = (
+        more, rests, B, 2, u, zero, S,
+        _identity_reset(before, sticks, backward, q, rests),
+    )  # fmt: skip
+    push = nothing + jnp.linalg.solve(slope, jnp.array([20.0, -8.0]))
+    before = _sliding(q, rests, push, 0.7 * limit, -1)[0]
+    after = _sliding(q, rests, push, 0.7 * limit, 1)[0]
+    cases["reversal"] = (
+        dict(p, friction=0.7 * limit, static_friction=0.7 * limit),
+        rests, B, 2, push, zero, ContactMode.SLIPPING_FORWARD,
+        _identity_reset(before, after, backward, q, rests),
+    )  # fmt: skip
+    return q, cases
+
+
+def _stack(dicts):
+    return jax.tree.map(
+        lambda *a: jnp.stack([jnp.asarray(x, float) for x in a]), *dicts
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    q, cases = _cases()
+    p, v, mode, event, u, du, after, matrix = zip(*cases.values(), strict=True)
+
+    @jax.jit
+    @jax.vmap
+    def ours(p, v, mode, event, u, du):
+        leg, args = _leg(p), (u, du)
+        x, m = (q, v), mode[None]
+        matrix = hj.saltation_matrix(leg, 0.0, x, m, event, args)
+        return matrix, leg.jump(jnp.zeros(()), x, m, event, args)[1][0]
+
+    given = _stack(p), jnp.stack(v), jnp.array(mode), jnp.array(event)
+    got, got_mode = ours(*given, jnp.stack(u), jnp.stack(du))
+    return list(cases), got, got_mode, jnp.array(after), jnp.stack(matrix)
+
+
+def test_table_2(table):
+    names, got, got_mode, after, matrix = table
+    np.testing.assert_array_equal(got_mode, after, err_msg=str(names))
+    for name, ours, papers in zip(names, got, matrix, strict=True):
+        np.testing.assert_allclose(ours, papers, rtol=1e-9, atol=1e-9, err_msg=name)
+    named = dict(zip(names, got, strict=True))
+    # Table II: where the matrix is the identity, and whose diagonal blocks are equal.
+    identity = {
+        name for name, m in zip(names, got, strict=True) if np.allclose(m, np.eye(10))
+    }
+    assert identity == {
+        "apex (72)",
+        "liftoff from sticking (75)",
+        "liftoff from sliding (76)",
+        "slip, equal friction (95)",
+    }
+    equal = {
+        name
+        for name, m in named.items()
+        if np.allclose(m[:5, :5], m[5:, 5:], atol=1e-8)
+    }
+    assert equal == identity | {"plastic, sliding (84)", "elastic (91)"}
+    assert np.abs(got[:, :5, 5:]).max() < 1e-12

@@ -1,0 +1,319 @@
+"""Contacts against closed forms: values, event times and gradients."""
+
+import diffrax as dfx
+import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hybridjax import models
+from hybridjax.mechanics import ContactMode, MechanicalSystem
+from hybridjax.models._planar_body import PlanarBody
+from scipy.integrate import quad
+
+
+_tight = dfx.PIDController(rtol=1e-11, atol=1e-11)
+_F, _B, _S = ContactMode.FORWARD, ContactMode.BACKWARD, ContactMode.STICKING
+
+
+def _compare(ours, exact, points, rtol):
+    """Values and all first derivatives of both, over a batch of points."""
+    both = lambda fn: jax.vmap(lambda p: (fn(p), jax.jacrev(fn)(p)))
+    got = jax.jit(both(ours))(points)
+    want = both(exact)(points)
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_allclose(g, w, rtol=rtol, atol=rtol)
+
+
+def test_slope():
+    # Thrown at a slope so that it slides up, stops there, and slides back or sticks.
+    def ours(p):
+        angle, mu, drop, speed = p
+        slope = models.point_mass_on_slope(angle, friction=mu)
+        turn = jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
+        normal = jnp.stack([jnp.sin(angle), jnp.cos(angle)])
+        sol = hj.simulate(
+            slope,
+            0.0,
+            1.5,
+            (drop * normal, -speed * turn),
+            jnp.array([ContactMode.FREE]),
+            stepsize_controller=_tight,
+            max_steps=64,
+            max_events=8,
+        )
+        q, v = sol.x1
+        return jnp.stack(
+            [turn @ q, turn @ v, normal @ q, sol.events.t[0], sol.events.t[1]]
+        )
+
+    def exact(p):
+        angle, mu, drop, speed = p
+        down, press = 9.81 * jnp.sin(angle), 9.81 * jnp.cos(angle)
+        lands = jnp.sqrt(2 * drop / press)
+        s, v = -speed * lands + down * lands**2 / 2, -speed + down * lands
+        v = v + mu * press * lands  # the tangential impulse
+        stops = -v / (down + mu * press)
+        s = s + v * stops / 2
+        rest = 1.5 - lands - stops
+        back = jnp.maximum(down - mu * press, 0)
+        return jnp.stack(
+            [s + back * rest**2 / 2, back * rest, 0 * s, lands, lands + stops]
+        )
+
+    points = [
+        [angle, mu, drop, speed]
+        for angle, mu in [(0.3, 0.2), (0.5, 0.3), (0.3, 0.4), (0.2, 0.5)]
+        for drop in [0.05, 0.2]
+        for speed in [4.0, 6.0]
+    ]
+    _compare(ours, exact, jnp.array(points), 1e-8)
+
+
+def test_stick_slip():
+    # A block that sticks and slips, on the level; the second slip is like the first.
+    def ours(p):
+        stiffness, mu, more, speed, mass = p
+        block = models.block_on_incline(0.0, mu, mu + more, stiffness, speed, mass)
+        sol = hj.simulate(
+            block,
+            0.0,
+            9.0,
+            (jnp.zeros(2), jnp.zeros(2)),
+            jnp.array([_S]),
+            stepsize_controller=_tight,
+            max_steps=1024,
+            max_events=16,
+        )
+        # A slip has three events: it begins, is fastest (where it is told from the
+        # beginning), and ends.
+        times = jnp.concatenate([sol.events.t[:6:3], sol.events.t[2:6:3]])
+        return jnp.concatenate([sol.events.x_after[0][2][:1], times])
+
+    def exact(p):
+        stiffness, mu, more, speed, mass = p
+        weight = 9.81 * mass
+        drawn = more * weight / stiffness
+        frequency = jnp.sqrt(stiffness / mass)
+        angle = 2 * jnp.pi - 2 * jnp.arctan(drawn * frequency / speed)
+        first = (mu + more) * weight / (stiffness * speed)
+        slip = speed * angle / frequency + 2 * drawn
+        after = first + angle / frequency
+        again = after + 2 * drawn / speed
+        again = after + (slip - speed * angle / frequency) / speed
+        return jnp.stack([slip, first, again, after, again + angle / frequency])
+
+    points = [
+        [stiffness, 0.1, more, speed, mass]
+        for stiffness in [8.0, 15.0]
+        for more in [0.03, 0.06]
+        for speed, mass in [(0.4, 1.0), (0.5, 1.5)]
+    ]
+    _compare(ours, exact, jnp.array(points), 1e-7)
+
+
+def _rest(b, h, tilt):
+    """A block that stands on its right corner, tilted to the right."""
+    up = b * jnp.sin(tilt) + h * jnp.cos(tilt)
+    return jnp.stack([jnp.zeros_like(up), up, -tilt])
+
+
+def test_rocking_block():
+    def ours(p):
+        b, h, tilt = p
+        sol = hj.simulate(
+            models.rocking_block(b, h),
+            0.0,
+            1.0,
+            (_rest(b, h, tilt), jnp.zeros(3)),
+            jnp.array([ContactMode.FREE, _S]),
+            stepsize_controller=_tight,
+            max_steps=512,
+            max_events=8,
+        )
+        _, before = sol.events.x_before
+        _, after = sol.events.x_after
+        # Time and rate of the first landing, and the share of the rate that is left.
+        return jnp.stack([sol.events.t[0], before[0, 2], after[0, 2] / before[0, 2]])
+
+    def exact(b, h, tilt):
+        # Housner (1963): energy, and angular momentum about the landing corner.
+        R, alpha = np.hypot(b, h), np.arctan2(b, h)
+        p2 = 9.81 * 3 / (4 * R)
+        # The rate at the angle tilt - y², which takes the root out of the integrand.
+        rate = lambda y: np.sqrt(
+            4 * p2 * np.sin(alpha - tilt + y**2 / 2) * np.sin(y**2 / 2)
+        )
+        end = np.sqrt(tilt)
+        time, _ = quad(lambda y: 2 * y / rate(y), 0, end, epsabs=1e-13, epsrel=1e-12)
+        return np.array([time, rate(end), 1 - 1.5 * np.sin(alpha) ** 2])
+
+    points = np.array([[0.1, 0.5, 0.1], [0.08, 0.4, 0.15], [0.1, 0.3, 0.2]])
+    value, jacobian = jax.jit(jax.vmap(lambda p: (ours(p), jax.jacrev(ours)(p))))(
+        points
+    )
+    for point, x, dx in zip(points, value, jacobian, strict=True):
+        np.testing.assert_allclose(x, exact(*point), rtol=1e-8)
+        for k, step in enumerate(1e-4 * np.eye(3)):
+            # Of fourth order in the step.
+            near = exact(*(point + step)) - exact(*(point - step))
+            far = exact(*(point + 2 * step)) - exact(*(point - 2 * step))
+            slope = (8 * near - far) / 12e-4
+            np.testing.assert_allclose(dx[:, k], slope, rtol=2e-6, atol=2e-6)
+
+
+def test_contacts_stay_closed():
+    # Ten seconds of rocking, while the corner that it stands on slips and sticks.
+    @jax.jit
+    def run(mu):
+        block = models.rocking_block(0.2, 2.0, friction=mu)
+        sol = hj.simulate(
+            block,
+            0.0,
+            10.0,
+            (_rest(0.2, 2.0, jnp.asarray(0.05)), jnp.zeros(3)),
+            jnp.array([ContactMode.FREE, _S]),
+            saveat=dfx.SaveAt(ts=jnp.linspace(0, 10, 401)),
+            max_steps=1024,
+        )
+        gaps = jax.vmap(lambda q: block.gap(q, None))(sol.xs[0])
+        return gaps, sol.modes, sol.events.count, sol.events.event
+
+    gaps, modes, count, events = run(0.07)
+    closed = np.isin(modes, [_S, _F, _B, 6, 7])
+    assert closed.any(axis=1).all()
+    assert np.abs(gaps[closed]).max() < 1e-8
+    assert gaps.min() > -1e-8
+    impacts = np.isin(events[:count], [0, 1]).sum()
+    assert impacts >= 8 and count - impacts >= 16  # it does rock, and slip
+
+
+def _table(mu):
+    """A rigid table on four feet: two would do."""
+    body = PlanarBody(jnp.asarray(2.0), jnp.asarray(0.4), jnp.asarray(9.81))
+    feet = jnp.array([-0.6, -0.2, 0.2, 0.6])
+    return MechanicalSystem(
+        body.mass_matrix,
+        body.effort,
+        lambda q, args: q[1] - 0.5 * jnp.cos(q[2]) + feet * jnp.sin(q[2]),
+        4,
+        tangents=lambda q, args: jnp.stack(
+            [jnp.ones(4), jnp.zeros(4), 0.5 * jnp.cos(q[2]) - feet * jnp.sin(q[2])], 1
+        ),
+        friction=mu,
+    )
+
+
+def test_redundant_contacts():
+    # Slides on four feet, and stops: as a point mass would.
+    def ours(p):
+        mu, speed = p
+        q, v = jnp.stack([0.0, 0.5, 0.0]), jnp.stack([speed, 0.0, 0.0])
+        table = _table(mu)
+        mode = jnp.full(4, int(_F))
+        sol = hj.simulate(table, 0.0, 1.5, (q, v), mode, max_steps=64, max_events=8)
+        normal, _ = table.contact_forces(1.5, sol.x1, sol.mode1)
+        return jnp.concatenate([*sol.x1, jnp.sum(normal)[None]])
+
+    def exact(p):
+        mu, speed = p
+        slides = jnp.minimum(speed / (mu * 9.81), 1.5)
+        x = speed * slides - mu * 9.81 * slides**2 / 2
+        v = speed - mu * 9.81 * slides
+        return jnp.stack([x, 0.5, 0.0, v, 0.0, 0.0, 2 * 9.81])
+
+    _compare(ours, exact, jnp.array([[0.3, 3.0], [0.2, 2.0], [0.3, 6.0]]), 1e-7)
+
+
+def test_rimless_wheel():
+    n, slope, inertia = 8, 0.1, 0.2
+    wheel = models.rimless_wheel(n, slope, inertia=inertia)
+    alpha = np.pi / n
+    tip = lambda phi, rate: (
+        # Its spoke 0 stands at phi past the normal.
+        (
+            jnp.array([np.sin(phi), np.cos(phi), -phi]),
+            rate * jnp.array([np.cos(phi), -np.sin(phi), -1.0]),
+        )
+    )
+
+    @jax.jit
+    def run(x):
+        mode = jnp.zeros(n, int).at[0].set(_S)
+        sol = hj.simulate(wheel, 0.0, 1.2, x, mode, max_steps=200, max_events=8)
+        return sol.events, sol.mode1
+
+    log, _ = run(tip(-0.1, 1.2))
+    rates = lambda x: -np.asarray(x[1])[: int(log.count), 2]
+    before, after = rates(log.x_before), rates(log.x_after)
+    assert log.count == 2
+    np.testing.assert_array_equal(log.event[:2], [1, 2])
+    # One spoke takes over from the other, in the instant in which it lands.
+    np.testing.assert_array_equal(log.mode_after[:2], np.eye(n, dtype=int)[1:3])
+    loss = (np.cos(2 * alpha) + inertia) / (1 + inertia)
+    np.testing.assert_allclose(after, loss * before, rtol=1e-8)
+    gain = lambda a, b: (
+        2 * 9.81 / (1 + inertia) * (np.cos(a + slope) - np.cos(b + slope))
+    )
+    exact = np.sqrt(1.2**2 + gain(-0.1, alpha))
+    np.testing.assert_allclose(before[0], exact, rtol=1e-8)
+    exact = np.sqrt(after[0] ** 2 + gain(-alpha, alpha))
+    np.testing.assert_allclose(before[1], exact, rtol=1e-8)
+
+
+def test_paddle_juggler():
+    e, amplitude, frequency, g = 0.7, 0.05, 2.5, 9.81
+    period = 1 / frequency
+    omega = 2 * np.pi * frequency
+    speed = g * period / 2 * (1 - e) / (1 + e)  # of the paddle, at impact
+    phase = np.arccos(speed / (amplitude * omega))
+    begin, height = phase / omega, amplitude * np.sin(phase)
+
+    @jax.jit
+    @jax.vmap
+    def run(A, e, w):
+        juggler = models.paddle_juggler(e, A, frequency)
+        x0 = (jnp.array([height]), jnp.stack([w]))
+        sol = hj.simulate(
+            juggler, begin, begin + 3.5 * period, x0, jnp.zeros(1, int), max_steps=200
+        )
+        return sol.events.t[:3], sol.x1
+
+    t, (q, v) = run(jnp.array([amplitude]), jnp.array([e]), jnp.array([g * period / 2]))
+    np.testing.assert_allclose(t[0], begin + period * np.arange(1, 4), rtol=1e-9)
+    np.testing.assert_allclose(q[0, 0], height + g * period**2 / 8, rtol=1e-8)
+    np.testing.assert_allclose(v[0, 0], 0, atol=1e-7)
+
+
+def test_ball_rides_on_paddle():
+    # Without restitution it lands, rides, and is thrown where the paddle's acceleration
+    # is -g: a closed contact whose surface moves.
+    amplitude, frequency, g = 0.05, 3.0, 9.81
+    omega = 2 * np.pi * frequency
+    leaves = (np.arcsin(g / (amplitude * omega**2))) / omega
+
+    @jax.jit
+    def run(A):
+        juggler = models.paddle_juggler(0.0, A, frequency)
+        x0 = (jnp.zeros(1), jnp.stack([A * omega]))
+        sol = hj.simulate(
+            juggler,
+            0.0,
+            0.1,
+            x0,
+            jnp.array([_F]),
+            stepsize_controller=_tight,
+            max_steps=200,
+        )
+        return sol.events.t[0], sol.x1
+
+    (t, (q, v)), slope = (
+        run(amplitude),
+        jax.jit(jax.grad(lambda A: run(A)[0]))(amplitude),
+    )
+    np.testing.assert_allclose(t, leaves, rtol=1e-8)
+    exact = jax.grad(lambda A: jnp.arcsin(g / (A * omega**2)) / omega)(amplitude)
+    np.testing.assert_allclose(slope, exact, rtol=1e-7)
+    fly = 0.1 - leaves
+    speed = amplitude * omega * np.cos(omega * leaves)
+    height = amplitude * np.sin(omega * leaves) + speed * fly - g * fly**2 / 2
+    np.testing.assert_allclose([q[0], v[0]], [height, speed - g * fly], rtol=1e-8)

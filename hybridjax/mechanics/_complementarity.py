@@ -9,6 +9,7 @@ eliminated. Impulses obey the same equations with velocities, (69).
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float
 
 
@@ -137,13 +138,18 @@ def find_active(
 
     def cond(carry):
         i, _, unsolved = carry
-        return (i < limit) & unsolved.any()
+        return (i < 2 * limit) & unsolved.any()
 
     def body(carry):
         i, active, _ = carry
-        normal, tangent, direction = faults(active, i)
+        # A second attempt: those that pull may only do so because others stick that
+        # cannot, and so are wrong along their tangent, and come first.
+        again = i < limit
+        active = jtu.tree_map(lambda a, g: jnp.where(i == limit, g, a), active, guess)
+        normal, tangent, direction = faults(active, i % limit)
         bad = normal | tangent
-        first = bad & (jnp.cumsum(bad) == 1)
+        candidates = jnp.where(again & tangent.any(), tangent, bad)
+        first = candidates & (jnp.cumsum(candidates) == 1)
         # One that could not stick may well be able to slide, without pulling.
         turn = first & tangent
         flip = first & ~turn

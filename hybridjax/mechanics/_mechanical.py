@@ -39,7 +39,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         other closed contacts closed, without pulling at any: one that it would have to
         pull at is released. With $e = 0$ the contact closes. Tangential impulses stop
         the contact if they can within $\pm\mu_s$ times the normal impulse, and else
-        are $\mu_k$ times it, against the sliding.
+        are $\mu_k$ times it, against the sliding. Contacts that touch down in the same
+        instant do so one after the other, unless they are redundant.
     - *Liftoff*, where a normal force falls to zero.
     - *Slip*, where a tangential force leaves the friction cone $|\lambda_t| \le \mu_s
         \lambda_n$; *stick* or *reversal*, where sliding stops, by the force that would
@@ -245,7 +246,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         stops = tangential & slides
         fails = (kind == 3) & _is_closed(before)
 
-        v, impact, unsolved = self._impact(t, q, v, mode, here & touches, args)
+        q, v, impact, unsolved = self._impact(t, q, v, mode, here & touches, args)
 
         active = self.active(mode, q.dtype)
         # The force on a contact has left its cone on the side to which it pushes, and
@@ -330,7 +331,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
                     f"{self.n_contacts} integers, one `ContactMode` for each contact, "
                     f"but it has shape {mode.shape} and dtype {mode.dtype}."
                 )
-        mode, faults, regular = start_contacts(self, t, x, mode, args)
+        x, mode, faults, regular = start_contacts(self, t, x, mode, args)
         if not is_traced((mode, faults, regular)):
             if not bool(regular):
                 raise ValueError(SINGULAR)
@@ -405,6 +406,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             response=response,
             W=_dot(jacobian, response),
             c=_dot(jacobian, unconstrained) + bias,
+            length=jnp.max(jnp.abs(a)) + spread(q),
             speed=jnp.max(jnp.abs(rate)) + spread(v),
             size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
         )
@@ -417,7 +419,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def _stabilized(self, p: "_Point"):
         n, rate = self.n_contacts, self.stabilization
         normal = 2 * rate * p.velocity[:n] + rate**2 * p.gap
-        return jnp.concatenate([normal, rate * p.velocity[n:]])
+        # Zero, and so are its derivatives. Where a state is at rest, steps are longer
+        # than `1 / rate`, and explicit solvers would amplify the rounding of these.
+        return stop_gradient(jnp.concatenate([normal, rate * p.velocity[n:]]))
 
     def forces(self, p: "_Point", active: Active):
         """The forces, and the accelerations of all gaps and slips."""
@@ -425,11 +429,13 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         return forces, p.c + _dot(p.W, forces)
 
     def _impact(self, t, q, v, mode, hit, args):
-        """The velocity after an impact of the contacts `hit`, which contacts are closed
+        """The state after an impact of the contacts `hit`, which contacts are closed
         after it, and those for which there is no solution. (69)"""
         n = self.n_contacts
         p = self.point(t, q, v, args)
         approach = p.velocity[:n]
+        others = hit.any() & self._together(p, mode, hit)
+        hit = hit | others
         e = self.restitution(*gate((q, v, args), hit.any()))
         c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
         closed = _is_closed(mode) | hit
@@ -450,7 +456,42 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         v = jnp.where(hit.any(), v + _dot(p.response, impulses), v)
         bounces = hit & (e * -approach > 0)
         active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
-        return v, active, unsolved
+        # Those that touch down with it are only near their surfaces, or are there now,
+        # but not in a nearby motion.
+        q = jnp.where(others.any(), q + self.closing(p, active)[0], q)
+        return q, v, active, unsolved
+
+    def closing(self, p: "_Point", active: Active) -> tuple[Array, Array]:
+        """What closes the gaps of closed contacts, and stops their velocities."""
+        n = self.n_contacts
+        slick = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
+        moves = []
+        for rates, which in (
+            (p.velocity.at[:n].set(p.gap), slick),
+            (p.velocity, active),
+        ):
+            push = contact_forces(p.W, rates, which, jnp.zeros_like(self.friction))
+            moves.append(_dot(p.response, push))
+        return moves[0], moves[1]
+
+    def _together(self, p: "_Point", mode, hit) -> Bool[Array, " n_contacts"]:
+        """Contacts that touch down in the same instant as `hit`, if they are redundant.
+
+        Others touch down one after the other, in an order on which the outcome may
+        depend. The four feet of a rigid table would take turns forever.
+        """
+        n = self.n_contacts
+        near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
+        lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
+        lands = (lands & (p.velocity[:n] < 0)) | hit
+        touches = lands | _is_closed(mode)
+        scale = jnp.sqrt(jnp.diagonal(p.W)[:n])
+        cosines = p.W[:n, :n] / jnp.outer(scale, scale)
+        both = jnp.outer(touches, touches)
+        cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(n, dtype=p.c.dtype)))
+        sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
+        independent = jnp.min(sines) > jnp.finfo(p.c.dtype).eps ** 0.25  # or NaN
+        return lands & ~independent
 
     def settle(self, t, q, v, mode, guess: Active, resting, known, impact, args):
         """The modes of contacts that are closed in `guess`, by their forces, and those
@@ -517,8 +558,9 @@ class _Point(eqx.Module):
     response: Float[Array, "d rows"]  # M^-1 J^T
     W: Float[Array, "rows rows"]
     c: Float[Array, " rows"]  # accelerations of gaps and slips without contact
-    # Of what velocities and accelerations are the sums of: in relation to it, what
-    # cancels is rounding.
+    # Of what gaps, velocities and accelerations are the sums of: in relation to it,
+    # what cancels is rounding.
+    length: Float[Array, ""]
     speed: Float[Array, ""]
     size: Float[Array, ""]
 

@@ -36,9 +36,10 @@ SINGULAR = (
 @eqx.filter_jit
 def start_contacts(
     system, t, x, mode, args
-) -> tuple[Int[Array, " n"], Int[Array, " n"], Bool[Array, ""]]:
-    """The mode, found if it is `None`; for each contact the number of its fault, or 0;
-    and whether the mass matrix is positive definite."""
+) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"], Bool[Array, ""]]:
+    """The state, with closed contacts closed to all digits; the mode, found if it is
+    `None`; for each contact the number of its fault, or 0; and whether the mass matrix
+    is positive definite."""
     q, v = x
     n = system.n_contacts
     p = system.point(t, q, v, args)
@@ -61,6 +62,7 @@ def start_contacts(
         mode, lost = system.settle(
             t, q, v, free, guess, stick, none, jnp.asarray(False), args
         )
+        active = system.active(mode, q.dtype)
         faults = [lost, below, none, none, none, none, none]
     else:
         active = system.active(mode, q.dtype)
@@ -90,4 +92,5 @@ def start_contacts(
     else:
         pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
         regular = jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
-    return mode, first, regular
+    shut = [jnp.where(first.any(), 0, move) for move in system.closing(p, active)]
+    return (q + shut[0], v + shut[1]), mode, first, regular

@@ -14,7 +14,7 @@ sizes disagree do not count. The nearest model in MJX is in `_mjx.py`; its gradi
 also compared with finite differences of its own states. They are taken in forward mode,
 as reverse mode refuses its solver, and of fewer lanes, as they take long.
 
-All in float64. Prints Markdown, which it also writes to a file, and takes six to eight
+All in float64. Prints Markdown, which it also writes to a file, and takes five
 minutes. Needs the extra `bench`, and for MJX the package `mujoco-mjx`; without that,
 the table says so.
 """
@@ -288,7 +288,7 @@ def mjx_rows(p, angle) -> tuple[list[Row], str]:
             jnp.asarray(contact),
             jnp.asarray(round(END / dt)),
         )
-        for dt, contact in ((0.002, 0.014), (0.002, 0.04), (0.001, 0.014))
+        for dt, contact in ((0.002, 0.014), (0.002, 0.04))
     }
     n = MJX_GRADIENT_LANES
     first = next(iter(settings))

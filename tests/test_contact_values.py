@@ -10,6 +10,8 @@ from hybridjax.mechanics import ContactMode, MechanicalSystem
 from hybridjax.models._planar_body import PlanarBody
 from scipy.integrate import quad
 
+from .helpers import error
+
 
 _tight = dfx.PIDController(rtol=1e-11, atol=1e-11)
 _F, _B, _S = ContactMode.FORWARD, ContactMode.BACKWARD, ContactMode.STICKING
@@ -23,49 +25,63 @@ def _compare(ours, exact, points, rtol):
         np.testing.assert_allclose(g, w, rtol=rtol, atol=rtol)
 
 
-def test_slope():
-    # Thrown at a slope so that it slides up, stops there, and slides back or sticks.
-    def ours(p):
-        angle, mu, drop, speed = p
-        slope = models.point_mass_on_slope(angle, friction=mu)
-        turn = jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
-        normal = jnp.stack([jnp.sin(angle), jnp.cos(angle)])
-        sol = hj.simulate(
-            slope,
-            0.0,
-            1.5,
-            (drop * normal, -speed * turn),
-            jnp.array([ContactMode.FREE]),
-            stepsize_controller=_tight,
-            max_steps=64,
-            max_events=8,
-        )
-        q, v = sol.x1
-        return jnp.stack(
-            [turn @ q, turn @ v, normal @ q, sol.events.t[0], sol.events.t[1]]
-        )
+def _slide(p, controller):
+    """Thrown at a slope so that it slides up, stops, and slides back or sticks."""
+    angle, mu, drop, speed = p
+    slope = models.point_mass_on_slope(angle, friction=mu)
+    turn = jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
+    normal = jnp.stack([jnp.sin(angle), jnp.cos(angle)])
+    sol = hj.simulate(
+        slope,
+        0.0,
+        1.5,
+        (drop * normal, -speed * turn),
+        jnp.array([ContactMode.FREE]),
+        stepsize_controller=controller,
+        max_steps=64,
+        max_events=8,
+    )
+    q, v = sol.x1
+    times = sol.events.t[0], sol.events.t[1]
+    return jnp.stack([turn @ q, turn @ v, normal @ q, *times])
 
-    def exact(p):
-        angle, mu, drop, speed = p
-        down, press = 9.81 * jnp.sin(angle), 9.81 * jnp.cos(angle)
-        lands = jnp.sqrt(2 * drop / press)
-        s, v = -speed * lands + down * lands**2 / 2, -speed + down * lands
-        v = v + mu * press * lands  # the tangential impulse
-        stops = -v / (down + mu * press)
-        s = s + v * stops / 2
-        rest = 1.5 - lands - stops
-        back = jnp.maximum(down - mu * press, 0)
-        return jnp.stack(
-            [s + back * rest**2 / 2, back * rest, 0 * s, lands, lands + stops]
-        )
 
-    points = [
+def _slide_exact(p):
+    angle, mu, drop, speed = p
+    down, press = 9.81 * jnp.sin(angle), 9.81 * jnp.cos(angle)
+    lands = jnp.sqrt(2 * drop / press)
+    s, v = -speed * lands + down * lands**2 / 2, -speed + down * lands
+    v = v + mu * press * lands  # the tangential impulse
+    stops = -v / (down + mu * press)
+    s = s + v * stops / 2
+    rest = 1.5 - lands - stops
+    back = jnp.maximum(down - mu * press, 0)
+    return jnp.stack([s + back * rest**2 / 2, back * rest, 0 * s, lands, lands + stops])
+
+
+_slides = jnp.array(
+    [
         [angle, mu, drop, speed]
         for angle, mu in [(0.3, 0.2), (0.5, 0.3), (0.3, 0.4), (0.2, 0.5)]
         for drop in [0.05, 0.2]
         for speed in [4.0, 6.0]
     ]
-    _compare(ours, exact, jnp.array(points), 1e-8)
+)
+
+
+def test_slope():
+    _compare(lambda p: _slide(p, _tight), _slide_exact, _slides, 1e-8)
+
+
+def test_float32():
+    # The state, and the parameters that are not given have more digits.
+    loose = dfx.PIDController(rtol=1e-5, atol=1e-5)
+    both = jax.jacfwd(lambda p: (_slide(p, loose),) * 2, has_aux=True)
+    got = jax.jit(jax.vmap(both))(_slides.astype(jnp.float32))
+    exact = jax.jacfwd(lambda p: (_slide_exact(p),) * 2, has_aux=True)
+    for g, w in zip(got, jax.vmap(exact)(_slides), strict=True):
+        assert g.dtype == jnp.float32
+        assert error(g, w) < 1e-4
 
 
 def test_stick_slip():

@@ -192,6 +192,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def flow(self, t, x, mode, args):
         q, v = x
+        self = _in_dtype(self, q.dtype)
         p = self.point(t, q, v, args)
         c = p.c + self._stabilized(p)
         forces = contact_forces(p.W, c, self.active(mode, q.dtype), self.friction)
@@ -201,6 +202,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def guards(self, t, x, mode, args):
         n = self.n_contacts
         q, v = x
+        self = _in_dtype(self, q.dtype)
         p = self.point(t, q, v, args)
         active = self.active(mode, q.dtype)
         forces, moves = self.forces(p, active)
@@ -236,6 +238,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def jump(self, t, x, mode, event, args):
         n = self.n_contacts
         q, v = x
+        self = _in_dtype(self, q.dtype)
         here = jnp.arange(n) == event % n
         kind, before = event // n, mode[event % n]
         tangential = (kind == 1) | (kind == 2)
@@ -282,6 +285,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         impulses at an impact come on top of them.)
         """
         q, v = x
+        self = _in_dtype(self, q.dtype)
         p = self.point(t, q, v, args)
         c = p.c + self._stabilized(p)
         forces = contact_forces(p.W, c, self.active(mode, q.dtype), self.friction)
@@ -331,7 +335,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
                     f"{self.n_contacts} integers, one `ContactMode` for each contact, "
                     f"but it has shape {mode.shape} and dtype {mode.dtype}."
                 )
-        x, mode, faults, regular = start_contacts(self, t, x, mode, args)
+        system = _in_dtype(self, x[0].dtype)
+        x, mode, faults, regular = start_contacts(system, t, x, mode, args)
         if not is_traced((mode, faults, regular)):
             if not bool(regular):
                 raise ValueError(SINGULAR)
@@ -398,7 +403,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         solved = accelerate(mass, jnp.concatenate([force[:, None], jacobian.T], axis=1))
         unconstrained, response = solved[:, 0], solved[:, 1:]
         spread = lambda a: jnp.max(_dot(jnp.abs(jacobian), jnp.abs(a)))
-        return _Point(
+        point = _Point(
             gap=a,
             velocity=rate,
             jacobian=jacobian,
@@ -410,6 +415,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             speed=jnp.max(jnp.abs(rate)) + spread(v),
             size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
         )
+        return _in_dtype(point, q.dtype)
 
     def active(self, mode, dtype) -> Active:
         back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
@@ -436,7 +442,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         approach = p.velocity[:n]
         others = hit.any() & self._together(p, mode, hit)
         hit = hit | others
-        e = self.restitution(*gate((q, v, args), hit.any()))
+        e = self.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
         c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
         closed = _is_closed(mode) | hit
         can_stick = closed & ~self.slick
@@ -597,6 +603,12 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
             f"contacts, but it has shape {array.shape}."
         )
     return jnp.broadcast_to(array, (n,))
+
+
+def _in_dtype(module, dtype):
+    """With the floating-point type of the state: parameters may have another."""
+    cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a
+    return jtu.tree_map(cast, module)
 
 
 def _little(p: _Point):

@@ -92,5 +92,8 @@ def start_contacts(
     else:
         pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
         regular = jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
-    shut = [jnp.where(first.any(), 0, move) for move in system.closing(p, active)]
-    return (q + shut[0], v + shut[1]), mode, first, regular
+    shut = [
+        (a + jnp.where(first.any(), 0, move)).astype(a.dtype)
+        for a, move in zip(x, system.closing(p, active), strict=True)
+    ]
+    return tuple(shut), mode, first, regular

@@ -1,6 +1,7 @@
 """Contacts against closed forms: values, event times and gradients."""
 
 import diffrax as dfx
+import equinox as eqx
 import hybridjax as hj
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from hybridjax.models._planar_body import PlanarBody
-from scipy.integrate import quad
+from scipy.integrate import quad, solve_ivp
 
 from .helpers import error
 
@@ -275,6 +276,86 @@ def test_rimless_wheel():
     np.testing.assert_allclose(before[0], exact, rtol=1e-8)
     exact = np.sqrt(after[0] ** 2 + gain(-alpha, alpha))
     np.testing.assert_allclose(before[1], exact, rtol=1e-8)
+
+
+def test_one_of_two_lifts_off():
+    # A rod that lies on both ends; a growing torque lifts the right one. It turns about
+    # the left one, which goes on sticking.
+    def ours(p):
+        mass, half_length, rate = p
+        turn = lambda t: jnp.stack([0.0, 0.0, 1.0]) * rate * t
+        weight = jnp.stack([0.0, -9.81 * mass, 0.0])
+        rod = models.rod(
+            mass,
+            half_length,
+            friction=1.0,
+            effort=lambda t, q, v, args: weight + turn(t),
+        )
+        sol = hj.simulate(
+            rod,
+            0.0,
+            1.0,
+            (jnp.zeros(3), jnp.zeros(3)),
+            jnp.array([_S, _S]),
+            stepsize_controller=_tight,
+            max_steps=512,
+            max_events=4,
+        )
+        normal, _ = rod.contact_forces(1.0, sol.x1, sol.mode1)
+        value = jnp.stack([sol.events.t[0], sol.x1[0][2], sol.x1[1][2]])
+        return value, (value, normal, sol.mode1, sol.events.event[0])
+
+    def exact(p):
+        # The angle and its rate, and their derivatives, from the liftoff on.
+        mass, half_length, rate = p
+        inertia = mass * half_length**2 * 4 / 3
+        lifts = 9.81 * mass * half_length / rate
+        accelerate = lambda t, angle, z: (
+            (z[2] * t - 9.81 * z[0] * z[1] * jnp.cos(angle))
+            / (z[0] * z[1] ** 2 * 4 / 3)
+        )
+        slopes = jax.jit(jax.grad(accelerate, argnums=(1, 2)))
+
+        def field(t, y):
+            by_angle, by_p = slopes(t, y[0], jnp.array(p))
+            acceleration = (
+                rate * t - 9.81 * mass * half_length * np.cos(y[0])
+            ) / inertia
+            along = y[5:] * 1.0, by_angle * y[2:5] + by_p
+            return np.concatenate([[y[1], acceleration], *along])
+
+        # The acceleration is zero at liftoff, so nothing starts with a slope.
+        sol = solve_ivp(
+            field, (lifts, 1.0), np.zeros(8), "DOP853", rtol=1e-12, atol=1e-13
+        )
+        y = sol.y[:, -1]
+        by_p = lifts * np.array([1 / mass, 1 / half_length, -1 / rate])
+        return np.array([lifts, *y[:2]]), np.stack([by_p, y[2:5], y[5:]])
+
+    points = np.array([[1.0, 0.5, 8.0], [2.0, 0.3, 10.0], [0.5, 0.6, 4.0]])
+    run = jax.jit(jax.vmap(jax.jacfwd(ours, has_aux=True)))
+    slopes, (values, normal, mode, event) = run(points)
+    for point, x, dx in zip(points, values, slopes, strict=True):
+        value, slope = exact(point)
+        np.testing.assert_allclose(x, value, rtol=1e-8)
+        np.testing.assert_allclose(dx, slope, rtol=1e-7, atol=1e-8)
+    np.testing.assert_array_equal(mode, [[_S, ContactMode.LIFTING]] * 3)
+    np.testing.assert_array_equal(event, [1] * 3)
+    assert (normal[:, 0] > 0).all() and (normal[:, 1] == 0).all()
+
+
+def test_restitution_of_the_state():
+    # Of each contact; Newton's law, for one impact of each end of a rod in free fall.
+    bounce = lambda q, v, args: jnp.stack([0.5 / (1 + v[1] ** 2), 0.3 + 0.1 * v[2]])
+    rod = models.rod(0.7, 0.4, restitution=bounce)
+    q, v = jnp.zeros(3), jnp.array([0.3, -1.5, 0.4])
+    rate = lambda v: v[1] + 0.4 * jnp.array([-1.0, 1.0]) * v[2]
+    jump = eqx.filter_jit(rod.jump)
+    for j in range(2):
+        x, mode = jump(jnp.zeros(()), (q, v), jnp.zeros(2, int), jnp.asarray(j), None)
+        share = bounce(q, v, None)[j]
+        np.testing.assert_allclose(rate(x[1])[j], -share * rate(v)[j], rtol=1e-12)
+        np.testing.assert_array_equal(mode, [0, 0])
 
 
 def test_paddle_juggler():

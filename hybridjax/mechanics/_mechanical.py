@@ -13,7 +13,13 @@ from .._parameter import parameter
 from .._start import is_traced
 from .._step import stop_gradient
 from .._system import AbstractSelfStartingSystem, UNWATCHED
-from ._complementarity import Active, contact_forces, find_active, posedness
+from ._complementarity import (
+    Active,
+    contact_forces,
+    find_active,
+    force_size,
+    posedness,
+)
 from ._contact_mode import ContactMode
 from ._inertia import accelerate, coriolis
 from ._start_contacts import FAULTS, SINGULAR, start_contacts
@@ -220,9 +226,13 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             return jnp.concatenate([normal, turns]) if self.apex else normal
 
         watched = active.closed & ~self.slick
+        # A contact without a tangential force lifts off, where its cone shrinks to
+        # nothing; it does not slip in the same instant.
+        rounding = jnp.finfo(q.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
 
         def tangent(sign, slides, slipping):
             cone = self.static_friction * forces[:n] - sign * forces[n:]
+            cone = cone + stop_gradient(rounding)
             g = jnp.where(active.stick, cone, UNWATCHED)
             g = jnp.where(mode == slides, sign * p.velocity[n:], g)
             g = jnp.where(mode == slipping, sign * moves[n:] + small, g)

@@ -17,7 +17,7 @@ def rod(
     inertia: ArrayLike | None = None,
     friction: ArrayLike = 0.0,
     static_friction: ArrayLike | None = None,
-    restitution: ArrayLike = 0.0,
+    restitution: ArrayLike | Callable = 0.0,
     gravity: ArrayLike = 9.81,
     **kwargs,
 ) -> MechanicalSystem:
@@ -38,7 +38,8 @@ def rod(
     - `inertia`: $I$, about the centre of mass, in kg m². `None` is that of a uniform
         rod, $m a^2 / 3$.
     - `friction`, `static_friction`: $\mu_k$ and $\mu_s$; `None` is the same.
-    - `restitution`: $e$, from 0 to 1.
+    - `restitution`: $e$, from 0 to 1, or a function: see
+        [`hybridjax.mechanics.MechanicalSystem`][].
     - `gravity`: $g$, in m/s².
     - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
 
@@ -65,7 +66,7 @@ def rocking_block(
     half_height: ArrayLike = 0.5,
     mass: ArrayLike = 1.0,
     friction: ArrayLike = 1.0,
-    restitution: ArrayLike = 0.0,
+    restitution: ArrayLike | Callable = 0.0,
     gravity: ArrayLike = 9.81,
     **kwargs,
 ) -> MechanicalSystem:
@@ -87,7 +88,8 @@ def rocking_block(
     - `half_width`, `half_height`: $b$ and $h$, in m.
     - `mass`: $m$, in kg.
     - `friction`: $\mu$, static and kinetic.
-    - `restitution`: $e$ of the corners, from 0 to 1. Housner's law is that of 0.
+    - `restitution`: $e$ of the corners, from 0 to 1, or a function, as in
+        [`hybridjax.mechanics.MechanicalSystem`][]. Housner's law is that of 0.
     - `gravity`: $g$, in m/s².
     - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
 

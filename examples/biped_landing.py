@@ -193,9 +193,9 @@ def report(name, solution):
         print("  The simulation failed.")
 
 
-def draw_robot(axes, path, colour, alpha=1.0):
+def draw_robot(axes, path, colour):
     """The lines of torso and legs."""
-    style = dict(color=colour, alpha=alpha, linewidth=2, markersize=4)
+    style = dict(color=colour, linewidth=2, markersize=4)
     return [axes.plot(*path[part].T, "o-", **style)[0] for part in parts]
 
 

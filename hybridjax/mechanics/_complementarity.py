@@ -142,13 +142,13 @@ def find_active(
 
     def body(carry):
         i, active, _ = carry
-        # A second attempt: those that pull may only do so because others stick that
-        # cannot, and so are wrong along their tangent, and come first.
-        again = i < limit
+        # Those that pull may only do so because others stick that cannot. So those that
+        # are wrong along their tangent come first; in the second attempt, they do not.
+        tangent_first = i < limit
         active = jtu.tree_map(lambda a, g: jnp.where(i == limit, g, a), active, guess)
         normal, tangent, direction = faults(active, i % limit)
         bad = normal | tangent
-        candidates = jnp.where(again & tangent.any(), tangent, bad)
+        candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         first = candidates & (jnp.cumsum(candidates) == 1)
         # One that could not stick may well be able to slide, without pulling.
         turn = first & tangent

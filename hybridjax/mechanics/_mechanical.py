@@ -474,21 +474,21 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
         # Those that touch down with it are only near their surfaces, or are there now,
         # but not in a nearby motion.
-        q = jnp.where(others.any(), q + self.closing(p, active)[0], q)
+        q = jnp.where(others.any(), q + self.closing(p, active), q)
         return q, v, active, unsolved
 
-    def closing(self, p: "_Point", active: Active) -> tuple[Array, Array]:
-        """What closes the gaps of closed contacts, and stops their velocities."""
-        n = self.n_contacts
+    def closing(self, p: "_Point", active: Active) -> Float[Array, " d"]:
+        """What is to be added to `q` to close the gaps of closed contacts."""
         slick = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
-        moves = []
-        for rates, which in (
-            (p.velocity.at[:n].set(p.gap), slick),
-            (p.velocity, active),
-        ):
-            push = contact_forces(p.W, rates, which, jnp.zeros_like(self.friction))
-            moves.append(_dot(p.response, push))
-        return moves[0], moves[1]
+        return self._cancelling(p, p.velocity.at[: self.n_contacts].set(p.gap), slick)
+
+    def stopping(self, p: "_Point", active: Active) -> Float[Array, " d"]:
+        """What is to be added to `v` to stop closed and sticking contacts."""
+        return self._cancelling(p, p.velocity, active)
+
+    def _cancelling(self, p: "_Point", rows, active: Active):
+        push = contact_forces(p.W, rows, active, jnp.zeros_like(self.friction))
+        return _dot(p.response, push)
 
     def _together(self, p: "_Point", mode, hit) -> Bool[Array, " n_contacts"]:
         """Contacts that touch down in the same instant as `hit`, if they are redundant.

@@ -92,8 +92,7 @@ def start_contacts(
     else:
         pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
         regular = jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
-    shut = [
-        (a + jnp.where(first.any(), 0, move)).astype(a.dtype)
-        for a, move in zip(x, system.closing(p, active), strict=True)
-    ]
-    return tuple(shut), mode, first, regular
+    sound = ~first.any()
+    q = q + jnp.where(sound, system.closing(p, active), 0)
+    v = v + jnp.where(sound, system.stopping(p, active), 0)
+    return (q, v), mode, first, regular

@@ -21,6 +21,7 @@ from ._system import (
     AbstractHybridSystem as AbstractHybridSystem,
     UNWATCHED as UNWATCHED,
 )
+from ._with_cost import SystemWithCost as SystemWithCost, with_cost as with_cost
 
 
 __version__ = importlib.metadata.version("hybridjax")

@@ -60,7 +60,9 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         `(t, x, args) -> dx/dt`.
     - `transitions`: sequence of [`hybridjax.Transition`][]s.
 
-    Callables may be modules with parameters, and may depend on time. The mode is a
+    Callables may be modules with parameters, and may depend on time. A vector field
+    that is a system itself, such as [`hybridjax.mechanics.Multibody`][], also checks
+    the initial state, if it is that of the initial mode. The mode is a
     scalar integer, the position of its name in `modes`; wherever a mode is asked for,
     its name will do. The guard number of a transition is its position in `transitions`.
 
@@ -178,6 +180,9 @@ class HybridAutomaton(AbstractSelfStartingSystem):
             )
         index = self.index(mode)
         if not isinstance(x, ModalState) and not isinstance(index, jax.core.Tracer):
+            field = self.vector_fields[int(index)]
+            if isinstance(field, AbstractSelfStartingSystem):
+                x, _ = field.start(t, x, None, args)
             x = _embed(self, t, x, int(index), args)
         return x, index
 

@@ -8,15 +8,16 @@ from ._tie import tie
 
 
 @jax.custom_jvp
-def _gate(x, keep):
-    return tie(x, keep)
+def _gate(leaves, keep):
+    return [tie(leaf, keep) for leaf in leaves]
 
 
 @_gate.defjvp
 def _gate_jvp(primals, tangents):
-    x, keep = primals
-    tangent, _ = tangents
-    return _gate(x, keep), jnp.where(keep, tangent, jnp.zeros_like(tangent))
+    leaves, keep = primals
+    t_leaves, _ = tangents
+    kept = [jnp.where(keep, t, jnp.zeros_like(t)) for t in t_leaves]
+    return _gate(leaves, keep), kept
 
 
 def gate(tree: PyTree, keep) -> PyTree:
@@ -26,8 +27,8 @@ def gate(tree: PyTree, keep) -> PyTree:
     derivative there, and `jnp.where` on its output alone turns the pull-back of those
     lanes into 0 * NaN. Gating its inputs drops the NaN, by a select.
     """
-
-    def one(x):
-        return _gate(x, keep) if eqx.is_inexact_array(x) else x
-
-    return jtu.tree_map(one, tree)
+    arrays, rest = eqx.partition(tree, eqx.is_inexact_array)
+    leaves, structure = jtu.tree_flatten(arrays)
+    # All of them at once: each call of a function with its own derivative costs time
+    # when it is traced.
+    return eqx.combine(jtu.tree_unflatten(structure, _gate(leaves, keep)), rest)

@@ -1,6 +1,8 @@
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike
 
 
@@ -11,3 +13,9 @@ def parameter(value: ArrayLike | Sequence[ArrayLike]) -> Array:
     dtype = array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else float
     # The dtype is explicit so that a Python float does not become weakly typed.
     return jnp.asarray(array, dtype)
+
+
+def in_dtype(tree, dtype):
+    """With the floating-point type of the state: parameters may have another."""
+    cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a
+    return jtu.tree_map(cast, tree)

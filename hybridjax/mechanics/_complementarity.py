@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float
 
+from ._least_solve import least_solve
+
 
 class Active(eqx.Module):
     """Which contacts are closed, which of these stick, and where the others slide."""
@@ -43,36 +45,8 @@ def contact_forces(
             jnp.diag(share)
         )
     matrix = jnp.where(rows[:, None], W, others)
-    return _solve(matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0))
-
-
-def _solve(matrix, b, weights):
-    """The solution of least size, if there is more than one.
-
-    Redundant contacts (the four feet of a rigid table) make the matrix singular. It is
-    made regular by a small part of the `weights` on its diagonal, and the difference is
-    made up by refinement: what is determined converges to all digits, and what is not
-    stays near zero.
-    """
-    dot = lambda a, b: jnp.matmul(a, b, precision="highest")
-    small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
-    known = lax.stop_gradient(matrix)
-    inverse = jnp.linalg.inv(known + small * jnp.diag(lax.stop_gradient(weights)))
-
-    def refine(inverse):
-        def solve(matvec, b):
-            x = dot(inverse, b)
-            for _ in range(2):
-                x = x + dot(inverse, b - matvec(x))
-            return x
-
-        return solve
-
-    return lax.custom_linear_solve(
-        lambda x: dot(matrix, x),
-        b,
-        solve=refine(inverse),
-        transpose_solve=refine(inverse.T),
+    return least_solve(
+        matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 
 def coriolis(mass_matrix: Callable, q, v, args) -> Float[Array, " d"]:
@@ -23,3 +24,19 @@ def accelerate(mass, forces) -> Float[Array, "d ..."]:
     if mass.ndim == 1:
         return forces / mass.reshape(mass.shape + (1,) * (forces.ndim - 1))
     return jax.scipy.linalg.solve(mass, forces, assume_a="pos")
+
+
+def is_regular(mass) -> Bool[Array, ""]:
+    """Whether a mass matrix is positive definite, to rounding."""
+    size = jnp.finfo(mass.dtype).eps * mass.shape[0]
+    if mass.ndim == 1:
+        return jnp.min(mass) > size * jnp.max(mass)
+    pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
+    return jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
+
+
+SINGULAR = (
+    "Argument `mass_matrix` must return a symmetric positive definite matrix, but at "
+    "`x0` it is singular, indefinite or not finite. Give each coordinate an inertia, "
+    "or choose others (at some configurations, coordinates are singular)."
+)

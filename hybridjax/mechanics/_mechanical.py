@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._gate import gate
-from .._parameter import parameter
+from .._parameter import in_dtype, parameter
 from .._start import is_traced
 from .._step import stop_gradient
 from .._system import AbstractSelfStartingSystem, UNWATCHED
@@ -21,16 +21,18 @@ from ._complementarity import (
     posedness,
 )
 from ._contact_mode import ContactMode
-from ._inertia import accelerate, coriolis
-from ._start_contacts import FAULTS, SINGULAR, start_contacts
+from ._formulation import AbstractFormulation, IndexOne
+from ._multibody import Multibody
+from ._shapes import check_shapes
+from ._start_contacts import FAULTS, start_contacts
 
 
 class MechanicalSystem(AbstractSelfStartingSystem):
     r"""A mechanical system with rigid contacts: impact, friction and liftoff.
 
     $$M(q) \ddot q + C(q, \dot q) \dot q = f(t, q, \dot q)
-    + J_n^\top \lambda_n + J_t^\top \lambda_t,
-    \qquad a_j(q) - s_j(t) \ge 0,$$
+    + J_n^\top \lambda_n + J_t^\top \lambda_t - \Phi_q^\top \lambda,
+    \qquad a_j(q) - s_j(t) \ge 0, \qquad \Phi(t, q) = 0,$$
 
     with $J_n = \mathrm D a$. Each contact is free, sticks, or slides one way or the
     other: see [`hybridjax.mechanics.ContactMode`][]. The system is planar in the sense
@@ -80,6 +82,12 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         a$, as in Baumgarte (1972). These terms are zero for exact solutions.
     - `apex`: whether apexes are events: contacts are then `RISING` while their gap
         grows, and `FREE` while it shrinks.
+    - `constraints`: callable `(t, q, args) -> Phi`, of shape `(m,)`: bilateral
+        constraints $\Phi = 0$ that hold in all modes, and during impacts, beside those
+        of the contacts. `None` means that there are none.
+    - `formulation`: [`hybridjax.mechanics.IndexOne`][] or
+        [`hybridjax.mechanics.Penalty`][]: what enforces them. `None` is the first, with
+        `stabilization`.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each.
 
@@ -127,6 +135,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     friction: Float[Array, " n_contacts"]
     static_friction: Float[Array, " n_contacts"]
     stabilization: Float[Array, ""]
+    constraints: Callable | None
+    formulation: AbstractFormulation
     n_contacts: int = eqx.field(static=True)
     apex: bool = eqx.field(static=True)
 
@@ -144,6 +154,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         surface: Callable | None = None,
         stabilization: ArrayLike = 30.0,
         apex: bool = False,
+        constraints: Callable | None = None,
+        formulation: AbstractFormulation | None = None,
     ):
         if static_friction is None:
             static_friction = friction
@@ -162,6 +174,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.stabilization = parameter(stabilization)
         self.n_contacts = n_contacts
         self.apex = apex
+        self.constraints = constraints
+        self.formulation = (
+            IndexOne(stabilization) if formulation is None else formulation
+        )
 
     @classmethod
     def from_lagrangian(
@@ -198,7 +214,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def flow(self, t, x, mode, args):
         q, v = x
-        self = _in_dtype(self, q.dtype)
+        self = in_dtype(self, q.dtype)
         p = self.point(t, q, v, args)
         c = p.c + self._stabilized(p)
         forces = contact_forces(p.W, c, self.active(mode, q.dtype), self.friction)
@@ -208,7 +224,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def guards(self, t, x, mode, args):
         n = self.n_contacts
         q, v = x
-        self = _in_dtype(self, q.dtype)
+        self = in_dtype(self, q.dtype)
         p = self.point(t, q, v, args)
         active = self.active(mode, q.dtype)
         forces, moves = self.forces(p, active)
@@ -248,7 +264,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def jump(self, t, x, mode, event, args):
         n = self.n_contacts
         q, v = x
-        self = _in_dtype(self, q.dtype)
+        self = in_dtype(self, q.dtype)
         here = jnp.arange(n) == event % n
         kind, before = event // n, mode[event % n]
         tangential = (kind == 1) | (kind == 2)
@@ -295,13 +311,22 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         impulses at an impact come on top of them.)
         """
         q, v = x
-        self = _in_dtype(self, q.dtype)
-        p = self.point(t, q, v, args)
-        c = p.c + self._stabilized(p)
-        forces = contact_forces(p.W, c, self.active(mode, q.dtype), self.friction)
+        self = in_dtype(self, q.dtype)
+        forces, _ = self.forces(self.point(t, q, v, args), self.active(mode, q.dtype))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         return forces[:n], tangential.astype(q.dtype)
+
+    def multipliers(self, t, x, mode, args=None) -> Float[Array, " m"]:
+        r"""The Lagrange multipliers $\lambda$ of the constraints, whose forces are
+        $-\Phi_q^\top \lambda$: as those of [`hybridjax.mechanics.Multibody`][].
+        """
+        q, v = x
+        self = in_dtype(self, q.dtype)
+        p = self.point(t, q, v, args)
+        forces, _ = self.forces(p, self.active(mode, q.dtype))
+        _, multipliers = self.body.solve(t, q, v, args, p.jacobian.T)
+        return (multipliers[:, 0] + _dot(multipliers[:, 1:], forces)).astype(q.dtype)
 
     #
     # Names, and the start
@@ -326,14 +351,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         return f"guard {guard} (contact {j}: {kinds[kind]})"
 
     def start(self, t, x, mode, args):
-        if not (isinstance(x, tuple) and len(x) == 2) or not all(
-            eqx.is_array(a) and a.ndim == 1 and a.shape == x[0].shape for a in x
-        ):
-            raise ValueError(
-                "The state of a `MechanicalSystem` must be a pair `(q, v)` of two "
-                "vectors of one length: configuration and velocity. It is "
-                f"{eqx.tree_pformat(x)}."
-            )
+        x, _ = self.body.start(t, x, mode, args)
         self._check_shapes(t, x, args)
         if mode is not None:
             mode = jnp.asarray(mode)
@@ -345,11 +363,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
                     f"{self.n_contacts} integers, one `ContactMode` for each contact, "
                     f"but it has shape {mode.shape} and dtype {mode.dtype}."
                 )
-        system = _in_dtype(self, x[0].dtype)
-        x, mode, faults, regular = start_contacts(system, t, x, mode, args)
-        if not is_traced((mode, faults, regular)):
-            if not bool(regular):
-                raise ValueError(SINGULAR)
+        system = in_dtype(self, x[0].dtype)
+        x, mode, faults = start_contacts(system, t, x, mode, args)
+        if not is_traced((mode, faults)):
             for j, fault in enumerate(np.asarray(faults)):
                 if fault > 0:
                     raise ValueError(FAULTS[int(fault) - 1].format(j))
@@ -361,8 +377,6 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         d, n = q.shape[0], self.n_contacts
         checks = {
-            "mass_matrix": (lambda: self.mass_matrix(q, args), [(d, d), (d,)]),
-            "effort": (lambda: self.effort(t, q, v, args), [(d,)]),
             "gap": (lambda: self.gap(q, args), [(n,)]),
             "restitution": (lambda: self.restitution(q, v, args), [(n,), ()]),
         }
@@ -370,18 +384,19 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             checks["tangents"] = (lambda: self.tangents(q, args), [(n, d)])  # pyright: ignore
         if self.surface is not None:
             checks["surface"] = (lambda: self.surface(t, args), [(n,)])  # pyright: ignore
-        for name, (fn, shapes) in checks.items():
-            got = jax.eval_shape(fn)
-            if not hasattr(got, "shape") or got.shape not in shapes:
-                raise ValueError(
-                    f"Argument `{name}` must return an array of shape "
-                    f"{' or '.join(map(str, shapes))}, as there are {n} contacts and "
-                    f"the configuration has {d} entries, but it returned {got}."
-                )
+        because = f"there are {n} contacts and the configuration has {d} entries"
+        check_shapes(checks, because)
 
     #
     # Parts
     #
+
+    @property
+    def body(self) -> Multibody:
+        """The same without contacts."""
+        return Multibody(
+            self.mass_matrix, self.effort, self.constraints, self.formulation
+        )
 
     @property
     def slick(self) -> Bool[Array, " n_contacts"]:
@@ -408,9 +423,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             jacobian = jnp.concatenate([jacobian, tangents(t, q)])
             rate = jnp.concatenate([rate, slide])
             bias = jnp.concatenate([bias, slide_bias])
-        force = self.effort(t, q, v, args) - coriolis(self.mass_matrix, q, v, args)
-        mass = self.mass_matrix(q, args)
-        solved = accelerate(mass, jnp.concatenate([force[:, None], jacobian.T], axis=1))
+        solved, _ = self.body.solve(t, q, v, args, jacobian.T)
         unconstrained, response = solved[:, 0], solved[:, 1:]
         spread = lambda a: jnp.max(_dot(jnp.abs(jacobian), jnp.abs(a)))
         point = _Point(
@@ -425,7 +438,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             speed=jnp.max(jnp.abs(rate)) + spread(v),
             size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
         )
-        return _in_dtype(point, q.dtype)
+        return in_dtype(point, q.dtype)
 
     def active(self, mode, dtype) -> Active:
         back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
@@ -571,7 +584,7 @@ class _Point(eqx.Module):
     velocity: Float[Array, " rows"]
     jacobian: Float[Array, "rows d"]
     unconstrained: Float[Array, " d"]  # the acceleration without contact
-    response: Float[Array, "d rows"]  # M^-1 J^T
+    response: Float[Array, "d rows"]  # of it to contact forces: M^-1 J^T
     W: Float[Array, "rows rows"]
     c: Float[Array, " rows"]  # accelerations of gaps and slips without contact
     # Of what gaps, velocities and accelerations are the sums of: in relation to it,
@@ -613,12 +626,6 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
             f"contacts, but it has shape {array.shape}."
         )
     return jnp.broadcast_to(array, (n,))
-
-
-def _in_dtype(module, dtype):
-    """With the floating-point type of the state: parameters may have another."""
-    cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a
-    return jtu.tree_map(cast, module)
 
 
 def _little(p: _Point):

@@ -2,7 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from ._complementarity import Active, force_size, ill_posed
 from ._contact_mode import ContactMode
@@ -26,20 +26,14 @@ FAULTS = (
     "Argument `mode0` says that contact {0} sticks, but the force for that is outside "
     "of its friction cone. Start with it slipping, or leave `mode0` out.",
 )
-SINGULAR = (
-    "Argument `mass_matrix` must return a symmetric positive definite matrix, but at "
-    "`x0` it is singular, indefinite or not finite. Give each coordinate an inertia, "
-    "or choose others (at some configurations, coordinates are singular)."
-)
 
 
 @eqx.filter_jit
 def start_contacts(
     system, t, x, mode, args
-) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"], Bool[Array, ""]]:
+) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"]]:
     """The state, with closed contacts closed to all digits; the mode, found if it is
-    `None`; for each contact the number of its fault, or 0; and whether the mass matrix
-    is positive definite."""
+    `None`; and for each contact the number of its fault, or 0."""
     q, v = x
     n = system.n_contacts
     p = system.point(t, q, v, args)
@@ -85,14 +79,7 @@ def start_contacts(
             slides & active.stick & (jnp.abs(tangential) > cone),
         ]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
-    mass = system.mass_matrix(q, args)
-    size = jnp.finfo(q.dtype).eps * q.shape[0]
-    if mass.ndim == 1:
-        regular = jnp.min(mass) > size * jnp.max(mass)
-    else:
-        pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
-        regular = jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
     sound = ~first.any()
     q = q + jnp.where(sound, system.closing(p, active), 0)
     v = v + jnp.where(sound, system.stopping(p, active), 0)
-    return (q, v), mode, first, regular
+    return (q, v), mode, first

@@ -1,3 +1,4 @@
+from ._acrobat import acrobat as acrobat
 from ._affine_octants import (
     affine_octants as affine_octants,
     affine_octants_flow as affine_octants_flow,
@@ -12,6 +13,7 @@ from ._corners import (
     rocking_block as rocking_block,
     rod as rod,
 )
+from ._five_bar import five_bar as five_bar, five_bar_start as five_bar_start
 from ._incline import (
     block_on_incline as block_on_incline,
     point_mass_on_slope as point_mass_on_slope,

@@ -1,0 +1,111 @@
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import lineax as lx
+import optimistix as optx
+from jaxtyping import Array, PyTree, Real
+
+from .._errors import clean_errors, raise_if
+from .._parameter import in_dtype
+from ._inertia import apply_mass
+from ._mechanical import MechanicalSystem
+from ._multibody import close, Multibody
+
+
+def consistent_state(
+    system: Multibody | MechanicalSystem,
+    t: Real[Array, ""] | float,
+    x: PyTree,
+    args: PyTree = None,
+    *,
+    max_steps: int = 256,
+    throw: bool = True,
+) -> tuple[Array, Array]:
+    r"""The state nearest to a guess that satisfies the constraints of a system.
+
+    First the configuration, $\min_q |q - \hat q|^2$ with $\Phi(t, q) = 0$, then the
+    velocity, $\min_v |v - \hat v|^2$ with $\Phi_q v + \Phi_t = 0$; both distances are
+    those of the mass matrix, at $\hat q$ and at $q$.
+
+    Differentiable, also with respect to what is in the constraints, by the implicit
+    function theorem.
+
+    **Arguments:**
+
+    - `system`: a [`hybridjax.mechanics.Multibody`][], or a
+        [`hybridjax.mechanics.MechanicalSystem`][] with constraints.
+    - `t`: time.
+    - `x`: the guess, a pair `(q, v)` of arrays of shape `(d,)`.
+    - `args`: as passed to [`hybridjax.simulate`][].
+    - `max_steps`: bound on the number of steps to find the configuration.
+    - `throw`: whether a failure raises. If not, the state is then NaN.
+
+    **Returns:**
+
+    The state, a pair `(q, v)`.
+
+    **Raises:**
+
+    - `ValueError` if the system has no constraints, or for wrong shapes.
+    - [`hybridjax.SimulationError`][] if `throw` and no such state is found: the guess
+        is too far away, or the constraints contradict each other.
+
+    ??? cite "Reference"
+
+        Corner, Sandu, Sandu, *Modeling and sensitivity analysis methodology for hybrid
+        dynamical systems*, (31a), (31b), (51); the velocity is that of (54).
+    """
+    body = system.body if isinstance(system, MechanicalSystem) else system
+    if not isinstance(body, Multibody) or body.constraints is None:
+        raise ValueError(
+            "Argument `system` must be a mechanical system with constraints, such as "
+            "`hj.mechanics.Multibody(mass_matrix, effort, constraints)`."
+        )
+    x = jtu.tree_map(jnp.asarray, x)
+    body.check_shapes(t, x, args)
+    call = lambda: _project(in_dtype(body, x[0].dtype), t, x, args, max_steps, throw)
+    return clean_errors(call) if throw else call()
+
+
+@eqx.filter_jit
+def _project(body, t, x, args, max_steps, throw):
+    guess, v = x
+    dtype = guess.dtype
+    t = jnp.asarray(t, dtype)
+    zero = jnp.zeros_like(guess)
+    m = body.at(t, guess, zero, args).residual.shape[0]
+
+    def conditions(y, problem):
+        q, multipliers = y
+        body, t, guess, args = problem
+        at = body.at(t, q, zero, args)
+        pull = apply_mass(body.mass_matrix(guess, args), q - guess).astype(dtype)
+        return pull + at.jacobian.T @ multipliers, at.residual
+
+    # The multipliers of redundant constraints are not unique; the rest is.
+    any_rank = lx.AutoLinearSolver(well_posed=False)
+    tol = jnp.finfo(dtype).eps ** 0.75
+    found = optx.root_find(
+        conditions,
+        optx.Newton(rtol=float(tol), atol=float(tol), linear_solver=any_rank),
+        (guess, jnp.zeros((m,), dtype)),
+        (body, t, guess, args),
+        max_steps=max_steps,
+        adjoint=optx.ImplicitAdjoint(any_rank),
+        throw=False,
+    )
+    q, _ = found.value
+    x, open_, _, regular = close(body, t, (q, zero), args)
+    q, v = body.plastic_impact(t, (x[0], v), args)
+    failed = open_.any() | ~regular | ~jnp.isfinite(v).all()
+    if throw:
+        q = raise_if(q, failed, jnp.argmax(open_), _message)
+    return jtu.tree_map(lambda a: jnp.where(failed, jnp.nan, a), (q, v))
+
+
+def _message(j) -> str:
+    return (
+        "`consistent_state` found no configuration that satisfies the constraints: "
+        f"constraint {int(j)} is violated. Argument `x` may be too far away, or the "
+        "constraints contradict each other."
+    )

@@ -22,7 +22,10 @@ def with_cost(
     its error is controlled, it can be saved along the way, and its derivatives with
     respect to initial states, parameters and controls are right in forward and in
     reverse mode, across events too. Events leave $z$ as it is; where the running cost
-    jumps there, so does the sensitivity of $z$.
+    jumps there, so does the sensitivity of $z$. (A kink or jump of the running cost
+    elsewhere, as in `abs` or a control that is interpolated, costs derivatives digits,
+    as any kink of a vector field does: make it an event, or let steps end there, by
+    `diffrax.ClipStepSizeController`.)
 
     **Arguments:**
 

@@ -62,12 +62,22 @@ def decoupled(
 
     A [`hybridjax.mechanics.Decoupling`][], which is true or false.
 
+    **Raises:**
+
+    - `ValueError` if the system has bilateral constraints.
+
     ??? cite "Reference"
 
         Pace, Burden, *Decoupled limbs yield differentiable trajectory outcomes through
         intermittent contact in locomotion and manipulation*, (6), Assumption 3 and
         Theorem 1.
     """
+    if system.constraints is not None:
+        raise ValueError(
+            "Argument `system` must have no bilateral constraints: they bind limbs to "
+            "each other in ways that are not looked at here. Use independent "
+            "coordinates."
+        )
     v = jnp.ones_like(q) if v is None else v
     t = jnp.asarray(t, q.dtype)
     n, d = system.n_contacts, q.shape[0]

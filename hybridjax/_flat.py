@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import diffrax as dfx
 import equinox as eqx
 import jax
 import jax.core
@@ -9,6 +10,7 @@ import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from ._stabilization import stabilized_for
 from ._system import AbstractHybridSystem
 
 
@@ -46,7 +48,12 @@ class FlatSystem(eqx.Module):
 
 
 def flatten_system(
-    system: AbstractHybridSystem, t: Array, x: PyTree, mode: PyTree, args: PyTree
+    system: AbstractHybridSystem,
+    t: Array,
+    x: PyTree,
+    mode: PyTree,
+    args: PyTree,
+    solver: dfx.AbstractSolver | None = None,
 ) -> tuple[FlatSystem, Float[Array, " n"], Callable[[Array], PyTree]]:
     """The flat system, the flat state, and the function that unflattens it.
 
@@ -60,7 +67,8 @@ def flatten_system(
 
     def flow(parameters, t, x_flat, mode):
         system, args = eqx.combine(parameters, static)
-        dx = system.flow(t, unravel(x_flat), mode, args)
+        with stabilized_for(solver):
+            dx = system.flow(t, unravel(x_flat), mode, args)
         _check("flow", "x", dx, x)
         return _ravel(dx, x_flat.dtype)
 

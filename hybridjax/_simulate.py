@@ -182,7 +182,7 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
         end_time < start_time,
         _backward("t0", "t1"),
     )
-    flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args)
+    flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args, solver)
     # To start a little later with the same state is to start in time with the state
     # that flows there.
     x_flat = shift_time(flat, start_time, x_flat, mode0, start_time - t0)

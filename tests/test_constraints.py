@@ -242,8 +242,15 @@ def _swung(length, angle, rate, t1, drive=0.0):
     ).ys[-1]  # pyright: ignore
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_multipliers(copies):
+@pytest.mark.parametrize(
+    "copies, solver, tol, bound",
+    [
+        (1, dfx.Tsit5(), 1e-11, 1e-7),
+        (2, dfx.Tsit5(), 1e-11, 1e-7),
+        (1, dfx.Kvaerno5(), 1e-8, 1e-5),
+    ],
+)
+def test_multipliers(copies, solver, tol, bound):
     # Beside those of a pendulum: m (g cos(angle) + length rate²) is the force of the
     # stick. Two equal constraints are redundant, and share it.
     # Where the stick is longer than the start says, by a little, it starts at the state
@@ -252,7 +259,9 @@ def test_multipliers(copies):
         length, angle, rate, start = z
         body = _pendulum(length, copies=copies)
         x0 = _at_angle(start, angle, rate)
-        sol = hj.simulate(body, 0.0, 2.0, x0, stepsize_controller=_control(1e-11))
+        sol = hj.simulate(
+            body, 0.0, 2.0, x0, solver=solver, stepsize_controller=_control(tol)
+        )
         multipliers = body.multipliers(sol.t1, sol.x1)
         total = jnp.sum(multipliers)[None]
         return jnp.concatenate([*sol.x1, total]), multipliers
@@ -269,10 +278,10 @@ def test_multipliers(copies):
         z = jnp.array([*z, z[0]])
         value, forward, reverse, multipliers = jacobians(z)
         expected, jacobian = closed(z)
-        assert error(value, expected) < 1e-8
-        np.testing.assert_allclose(multipliers, expected[-1] / copies, rtol=1e-7)
-        assert error(forward, jacobian) < 1e-7
-        assert error(reverse, jacobian) < 1e-7
+        assert error(value, expected) < bound / 10
+        np.testing.assert_allclose(multipliers, expected[-1] / copies, rtol=bound)
+        assert error(forward, jacobian) < bound
+        assert error(reverse, jacobian) < bound
 
 
 def test_constraints_that_move():

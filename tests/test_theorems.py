@@ -301,17 +301,15 @@ def _land(y):
     return (q, v_plus, Q_plus, V_plus, rho), dt
 
 
-def _acrobat(rho, formulation, t1):
+def _acrobat(rho, formulation):
+    return models.acrobat(
+        rho[0], rho[1], _RAIL, _CURVATURE, _RELEASE, rho[2], formulation
+    )
+
+
+def _simulate(system, rho, t1):
     return hj.simulate(
-        models.acrobat(
-            length=rho[0],
-            mass=rho[1],
-            gravity=rho[2],
-            rail=_RAIL,
-            curvature=_CURVATURE,
-            release=_RELEASE,
-            formulation=formulation,
-        ),
+        system,
         0.0,
         t1,
         _hanging(rho),
@@ -345,11 +343,9 @@ def _by_theorems_6_to_8(rho, times, t1):
 
 
 def _through_two_events(rho):
-    sol = _acrobat(rho, IndexOne(), 1.6)
-    on_rail = models.acrobat(
-        rho[0], rho[1], _RAIL, _CURVATURE, _RELEASE, rho[2]
-    ).vector_fields[2]
-    multipliers = on_rail.multipliers(sol.t1, sol.x1)
+    acrobat = _acrobat(rho, IndexOne())
+    sol = _simulate(acrobat, rho, 1.6)
+    multipliers = acrobat.vector_fields[2].multipliers(sol.t1, sol.x1)  # pyright: ignore
     return jnp.concatenate([*sol.x1, multipliers, sol.events.t[:2]]), sol.events.count
 
 
@@ -372,7 +368,12 @@ def test_theorem_8_penalty():
     constants = (2e4, 0.8, 12.0)
 
     def outcome(rho):
-        sol = _acrobat(rho, Penalty(*constants), 1.0)
+        acrobat = _acrobat(rho, Penalty(*constants))
+        swinging, flying, _ = acrobat.vector_fields
+        lets_go = hj.HybridAutomaton(
+            {"swinging": swinging, "flying": flying}, acrobat.transitions[:1]
+        )
+        sol = _simulate(lets_go, rho, 1.0)
         return jnp.append(jnp.concatenate(sol.x1), sol.events.t[0]), sol.events.count
 
     @jax.jit

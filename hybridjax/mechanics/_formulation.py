@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._parameter import parameter
-from .._step import stop_gradient
+from .._stabilization import stabilization
 from ._inertia import accelerate
 from ._least_solve import least_solve
 
@@ -46,7 +46,8 @@ class IndexOne(AbstractFormulation):
 
     - `stabilization`: rate $\alpha$, in 1/time, at which errors of the constraints
         decay, as in Baumgarte (1972). These terms are zero for exact solutions, and not
-        differentiated: derivatives are those of the equations without them.
+        differentiated (docs/semantics.md): derivatives are those of the equations
+        without them.
 
     ??? cite "Reference"
 
@@ -54,7 +55,7 @@ class IndexOne(AbstractFormulation):
         dynamical systems*, (34).
     """
 
-    stabilization: Float[Array, ""] = eqx.field(converter=parameter, default=30.0)
+    stabilization: Float[Array, ""] = eqx.field(converter=parameter, default=5.0)
 
     def __call__(self, mass, constraints, forces):
         G, rate = constraints.jacobian, self.stabilization
@@ -62,9 +63,7 @@ class IndexOne(AbstractFormulation):
         k = forces.shape[1]
         free, response = solved[:, :k], solved[:, k:]
         errors = 2 * rate * constraints.rate + rate**2 * constraints.residual
-        # Where a state is at rest, steps are longer than `1 / rate`, and explicit
-        # solvers would amplify the rounding of their derivatives.
-        target = constraints.target - stop_gradient(errors)
+        target = constraints.target - stabilization(errors)
         S = _dot(G, response)
         missing = _dot(G, free).at[:, 0].add(-target)
         multipliers = least_solve(S, missing, jnp.diagonal(S), positive=True)

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._gate import gate
 from .._parameter import in_dtype, parameter
+from .._stabilization import stabilization
 from .._start import is_traced
 from .._step import stop_gradient
 from .._system import AbstractSelfStartingSystem, UNWATCHED
@@ -152,7 +153,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         static_friction: ArrayLike | None = None,
         restitution: ArrayLike | Callable = 0.0,
         surface: Callable | None = None,
-        stabilization: ArrayLike = 30.0,
+        stabilization: ArrayLike = 5.0,
         apex: bool = False,
         constraints: Callable | None = None,
         formulation: AbstractFormulation | None = None,
@@ -448,9 +449,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def _stabilized(self, p: "_Point"):
         n, rate = self.n_contacts, self.stabilization
         normal = 2 * rate * p.velocity[:n] + rate**2 * p.gap
-        # Zero, and so are its derivatives. Where a state is at rest, steps are longer
-        # than `1 / rate`, and explicit solvers would amplify the rounding of these.
-        return stop_gradient(jnp.concatenate([normal, rate * p.velocity[n:]]))
+        return stabilization(jnp.concatenate([normal, rate * p.velocity[n:]]))
 
     def forces(self, p: "_Point", active: Active):
         """The forces, and the accelerations of all gaps and slips."""

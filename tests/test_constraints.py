@@ -176,6 +176,79 @@ def test_constraints_that_change():
         assert jnp.max(jnp.abs(impulse)) > 0.1
 
 
+def test_a_hand_that_is_pinned_where_it_gets():
+    # A rod swings on one hand. Where the other hand comes up to a rail it is pinned,
+    # and the first one is freed: the angular momentum about the hand that is pinned
+    # stays, so that the rate is halved, and reversed. The place is a part of the state.
+    height = -0.3
+
+    def of_points(z):
+        length, angle, rate = z
+        M = np.kron([[2.0, 1.0], [1.0, 2.0]], np.eye(2)) / 6
+
+        def hanging(hand):
+            return Multibody(
+                lambda q, args: jnp.asarray(M),
+                lambda t, q, v, args: -9.81 / 2 * jnp.array([0.0, 1.0, 0.0, 1.0]),
+                lambda t, q, place: jnp.append(
+                    q[2 * hand : 2 * hand + 2] - place,
+                    jnp.sum((q[2:] - q[:2]) ** 2) - length**2,
+                ),
+            )
+
+        def field(body):
+            return lambda t, x, args: (*body(t, x[:2], x[2]), jnp.zeros(2))
+
+        first, second = hanging(0), hanging(1)
+
+        def catch(t, x, args):
+            place = x[0][2:]
+            return *second.plastic_impact(t, x[:2], place), place
+
+        reach = hj.Transition("1", "2", lambda t, x, args: height - x[0][3], catch)
+        system = hj.HybridAutomaton({"1": field(first), "2": field(second)}, [reach])
+        away = length * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
+        turning = rate * jnp.stack([-away[1], away[0]])
+        zero = jnp.zeros(2)
+        x0 = jnp.append(zero, away), jnp.append(zero, turning), zero
+        sol = hj.simulate(
+            system, 0.0, 1.2, x0, "1", stepsize_controller=_control(1e-10), max_events=2
+        )
+        return jnp.concatenate([*sol.x1, sol.events.t[:1]]), sol.events.count
+
+    def of_angle(z):
+        length, angle, rate = z
+        field = lambda t, x, args: jnp.stack([x[1], -14.715 / length * jnp.cos(x[0])])
+        catch = lambda t, x, args: jnp.stack([x[0] + jnp.pi, -x[1] / 2])
+        reach = lambda t, x, args: height - length * jnp.sin(x[0])
+        sol = hj.simulate(
+            hj.HybridAutomaton(
+                {"1": field, "2": field}, [hj.Transition("1", "2", reach, catch)]
+            ),
+            0.0,
+            1.2,
+            jnp.stack([angle, rate]),
+            "1",
+            stepsize_controller=_control(1e-10),
+            max_events=2,
+        )
+        direction = lambda a: length * jnp.stack([jnp.cos(a), jnp.sin(a)])
+        turned = lambda a: length * jnp.stack([-jnp.sin(a), jnp.cos(a)])
+        place = direction(sol.events.x_before[0, 0])
+        angle, rate = sol.x1
+        x1 = [place + direction(angle), place, rate * turned(angle), jnp.zeros(2)]
+        return jnp.concatenate([*x1, place, sol.events.t[:1]])
+
+    jacobians, exact = both_jacobians(of_points), value_and_jacobian(of_angle)
+    for z in [[1.0, -2.5, 3.5], [0.8, -2.4, 4.0], [1.2, -2.6, 3.0]]:
+        value, forward, reverse, count = jacobians(jnp.array(z))
+        assert count == 1
+        expected, jacobian = exact(jnp.array(z))
+        assert error(value, expected) < 1e-8
+        assert error(forward, jacobian) < 1e-7
+        assert error(reverse, jacobian) < 1e-7
+
+
 def test_only_accelerations_change():
     # Where the hands let go, the state stays, and its sensitivities change by (28). The
     # force on the bar ends; the force along the rod does not end, it jumps.
@@ -311,7 +384,7 @@ def test_constraints_that_move():
 #
 
 
-def _rod_of_points(z):
+def _rod_of_points(z, formulation=None):
     """`models.rod` in the coordinates of its ends: friction, and one constraint."""
     length, friction = z[0], z[1]
     M = np.kron([[2.0, 1.0], [1.0, 2.0]], np.eye(2)) / 6
@@ -324,6 +397,7 @@ def _rod_of_points(z):
         tangents=lambda q, args: rows,
         friction=friction,
         constraints=lambda t, q, args: jnp.sum((q[2:] - q[:2]) ** 2)[None] - length**2,
+        formulation=formulation,
     )
 
 
@@ -401,6 +475,20 @@ def test_multipliers_in_contact():
     # It turns about its foot: I w' = m g L / 2 sin(angle).
     turning = np.linalg.norm(acceleration[2:])
     np.testing.assert_allclose(turning, 1.5 * 9.81 * np.sin(0.2), rtol=1e-12)
+    # A penalty that is large enough gives the same, and the same impact of the foot.
+    stiff = _rod_of_points(jnp.array([1.0, 0.8]), Penalty(1e7))
+    falling = (q, jnp.array([0.1, -1.0, 0.1, -1.0]))
+    flight = jnp.zeros(2, jnp.int32)
+    for fn in (
+        lambda s: s.flow(jnp.asarray(0.0), x, mode, None)[1],
+        lambda s: jnp.concatenate(s.contact_forces(0.0, x, mode)),
+        lambda s: s.multipliers(0.0, x, mode),
+        lambda s: s.jump(jnp.asarray(0.0), falling, flight, 0, None)[0][1],
+    ):
+        np.testing.assert_allclose(fn(stiff), fn(system), rtol=1e-6, atol=1e-6)
+    # The nearest consistent state of a system with contacts is that of its constraints.
+    nearest, _ = consistent_state(system, 0.0, (1.1 * q, jnp.zeros(4)))
+    np.testing.assert_allclose(jnp.linalg.norm(nearest[2:] - nearest[:2]), 1.0)
 
 
 #

@@ -5,6 +5,7 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.lax as lax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
@@ -44,7 +45,12 @@ def _raise_if(token, pred, values, *, message: Callable[[Any], str]):
 
 @_raise_if.def_jvp
 def _raise_if_jvp(primals, tangents, *, message):
+    _, pred, values = primals
     t_token, _, _ = tangents
+    # A program that returns derivatives only has no use for the primal token, and would
+    # not raise. So they depend on one, too.
+    one = _raise_if(jnp.ones(()), pred, values, message=message)
+    t_token = jtu.tree_map(lambda t: t * one.astype(t.dtype), t_token)
     return _raise_if(*primals, message=message), t_token
 
 

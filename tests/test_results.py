@@ -200,6 +200,15 @@ def test_message(name):
         assert part in text
 
 
+def test_derivatives_alone_raise():
+    # A compiled program that returns derivatives only does not compute the state.
+    height = lambda lane: _simulate(lane, throw=True).x1[0]
+    gradient = jax.jit(jax.grad(height))
+    assert jnp.all(jnp.isfinite(gradient(_good[1])))
+    with pytest.raises(Exception, match="NaN or infinity.*\n.*At time 0.7,"):
+        jax.block_until_ready(gradient(_bad["nonfinite_state"]))
+
+
 def test_no_error_without_failure():
     sol = _simulate(jnp.asarray(_good[0]), throw=True)
     assert sol.result == hj.RESULTS.successful

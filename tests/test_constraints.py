@@ -507,6 +507,11 @@ def test_consistent_state():
         away = q / jnp.linalg.norm(q)
         return jnp.append(length * away, v - (v @ away) * away)
 
+    # Where the constraint moves, so does what satisfies it.
+    moving = _pendulum(1.0, pivot=lambda t: jnp.stack([2 * t, 0 * t]))
+    q, v = consistent_state(moving, 1.0, (jnp.array([4.0, 0.0]), jnp.zeros(2)))
+    np.testing.assert_allclose(jnp.append(q, v), [3.0, 0.0, 2.0, 0.0], atol=1e-12)
+
     compiled = jax.jit(lambda z: (project(z), jax.jacfwd(project)(z)))
     reverse = jax.jit(jax.jacrev(project))
     for z in [[1.0, 0.3, -0.4, 1.0, 2.0], [2.0, 3.0, 3.0, -1.0, 0.5]]:

@@ -95,8 +95,8 @@ def _project(body, t, x, args, max_steps, throw):
         throw=False,
     )
     q, _ = found.value
-    x, open_, _, regular = close(body, t, (q, zero), args)
-    q, v = body.plastic_impact(t, (x[0], v), args)
+    x = body.plastic_impact(t, (q, v), args)
+    (q, v), open_, _, regular = close(body, t, x, args)
     failed = open_.any() | ~regular | ~jnp.isfinite(v).all()
     if throw:
         q = raise_if(q, failed, jnp.argmax(open_), _message)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .._parameter import parameter
 from .._stabilization import stabilization
+from ._dot import dot
 from ._inertia import accelerate
 from ._least_solve import least_solve
 
@@ -64,10 +65,10 @@ class IndexOne(AbstractFormulation):
         free, response = solved[:, :k], solved[:, k:]
         errors = 2 * rate * constraints.rate + rate**2 * constraints.residual
         target = constraints.target - stabilization(errors)
-        S = _dot(G, response)
-        missing = _dot(G, free).at[:, 0].add(-target)
+        S = dot(G, response)
+        missing = dot(G, free).at[:, 0].add(-target)
         multipliers = least_solve(S, missing, jnp.diagonal(S), positive=True)
-        return free - _dot(response, multipliers), multipliers
+        return free - dot(response, multipliers), multipliers
 
 
 class Penalty(AbstractFormulation):
@@ -110,11 +111,7 @@ class Penalty(AbstractFormulation):
         weighted = penalty[:, None] * G
         mass = jnp.diag(mass) if mass.ndim == 1 else mass
         target = constraints.target - errors
-        forces = forces.at[:, 0].add(_dot(weighted.T, target))
-        accelerations = accelerate(mass + _dot(G.T, weighted), forces)
-        moved = _dot(G, accelerations).at[:, 0].add(-target)
+        forces = forces.at[:, 0].add(dot(weighted.T, target))
+        accelerations = accelerate(mass + dot(G.T, weighted), forces)
+        moved = dot(G, accelerations).at[:, 0].add(-target)
         return accelerations, penalty[:, None] * moved
-
-
-def _dot(a, b):
-    return jnp.matmul(a, b, precision="highest")

@@ -2,6 +2,8 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 
+from ._dot import dot
+
 
 def least_solve(matrix, b, weights, *, positive: bool = False):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
@@ -13,7 +15,6 @@ def least_solve(matrix, b, weights, *, positive: bool = False):
 
     A matrix that is symmetric and `positive` semidefinite takes less time to compile.
     """
-    dot = lambda a, b: jnp.matmul(a, b, precision="highest")
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
     regular = lax.stop_gradient(matrix + small * jnp.diag(weights))
     if positive:

@@ -22,6 +22,7 @@ from ._complementarity import (
     posedness,
 )
 from ._contact_mode import ContactMode
+from ._dot import dot
 from ._formulation import AbstractFormulation, IndexOne
 from ._multibody import Multibody
 from ._shapes import check_shapes
@@ -219,7 +220,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         p = self.point(t, q, v, args)
         c = p.c + self._stabilized(p)
         forces = contact_forces(p.W, c, self.active(mode, q.dtype), self.friction)
-        acceleration = p.unconstrained + _dot(p.response, forces)
+        acceleration = p.unconstrained + dot(p.response, forces)
         return v, jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
 
     def guards(self, t, x, mode, args):
@@ -327,7 +328,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         p = self.point(t, q, v, args)
         forces, _ = self.forces(p, self.active(mode, q.dtype))
         _, multipliers = self.body.solve(t, q, v, args, p.jacobian.T)
-        return (multipliers[:, 0] + _dot(multipliers[:, 1:], forces)).astype(q.dtype)
+        return (multipliers[:, 0] + dot(multipliers[:, 1:], forces)).astype(q.dtype)
 
     #
     # Names, and the start
@@ -420,21 +421,21 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         jacobian = jax.jacrev(lambda q: self.gap(q, args))(q)
         if self.tangents is not None:
             tangents = lambda t, q: self.tangents(q, args)  # pyright: ignore
-            slide, slide_bias = along(lambda t, q: _dot(tangents(t, q), v))
+            slide, slide_bias = along(lambda t, q: dot(tangents(t, q), v))
             jacobian = jnp.concatenate([jacobian, tangents(t, q)])
             rate = jnp.concatenate([rate, slide])
             bias = jnp.concatenate([bias, slide_bias])
         solved, _ = self.body.solve(t, q, v, args, jacobian.T)
         unconstrained, response = solved[:, 0], solved[:, 1:]
-        spread = lambda a: jnp.max(_dot(jnp.abs(jacobian), jnp.abs(a)))
+        spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))
         point = _Point(
             gap=a,
             velocity=rate,
             jacobian=jacobian,
             unconstrained=unconstrained,
             response=response,
-            W=_dot(jacobian, response),
-            c=_dot(jacobian, unconstrained) + bias,
+            W=dot(jacobian, response),
+            c=dot(jacobian, unconstrained) + bias,
             length=jnp.max(jnp.abs(a)) + spread(q),
             speed=jnp.max(jnp.abs(rate)) + spread(v),
             size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
@@ -454,7 +455,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def forces(self, p: "_Point", active: Active):
         """The forces, and the accelerations of all gaps and slips."""
         forces = contact_forces(p.W, p.c + self._stabilized(p), active, self.friction)
-        return forces, p.c + _dot(p.W, forces)
+        return forces, p.c + dot(p.W, forces)
 
     def _impact(self, t, q, v, mode, hit, args):
         """The state after an impact of the contacts `hit`, which contacts are closed
@@ -481,7 +482,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             exact=0.45,  # Velocities have the errors of the solver.
         )
         impulses = contact_forces(p.W, c, active, self.friction)
-        v = jnp.where(hit.any(), v + _dot(p.response, impulses), v)
+        v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
         bounces = hit & (e * -approach > 0)
         active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
         # Those that touch down with it are only near their surfaces, or are there now,
@@ -500,7 +501,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def _cancelling(self, p: "_Point", rows, active: Active):
         push = contact_forces(p.W, rows, active, jnp.zeros_like(self.friction))
-        return _dot(p.response, push)
+        return dot(p.response, push)
 
     def _together(self, p: "_Point", mode, hit) -> Bool[Array, " n_contacts"]:
         """Contacts that touch down in the same instant as `hit`, if they are redundant.
@@ -630,11 +631,6 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
 def _little(p: _Point):
     """An acceleration that is zero, up to errors."""
     return jnp.finfo(p.c.dtype).eps ** 0.6 * (jnp.finfo(p.c.dtype).tiny + p.size)
-
-
-def _dot(a, b):
-    # A default-precision product has ten bits on some accelerators.
-    return jnp.matmul(a, b, precision="highest")
 
 
 def _is_closed(mode):

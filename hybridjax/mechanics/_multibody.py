@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from .._parameter import in_dtype
 from .._start import is_traced
 from .._system import AbstractSelfStartingSystem
+from ._dot import dot
 from ._formulation import AbstractFormulation, Constraints, IndexOne
 from ._inertia import accelerate, coriolis, is_regular, SINGULAR
 from ._least_solve import least_solve
@@ -194,7 +195,7 @@ class Multibody(AbstractSelfStartingSystem):
             )
         dep = [i for i in range(d) if i not in dof]
         v = jnp.zeros_like(q).at[np.array(dof, int)].set(velocity.astype(q.dtype))
-        rate = constraints.rate + _dot(G, v)
+        rate = constraints.rate + dot(G, v)
         return v.at[np.array(dep, int)].set(jnp.linalg.solve(G[:, dep], -rate))
 
     #
@@ -295,9 +296,9 @@ class Multibody(AbstractSelfStartingSystem):
         and what they change: of shapes `(m,)` and `(d,)`."""
         G = constraints.jacobian
         response = accelerate(self.mass_matrix(q, args).astype(q.dtype), G.T)
-        S = _dot(G, response)
+        S = dot(G, response)
         impulse = least_solve(S, rows, jnp.diagonal(S), positive=True)
-        return impulse, -_dot(response, impulse)
+        return impulse, -dot(response, impulse)
 
 
 @eqx.filter_jit
@@ -320,8 +321,3 @@ def close(body: Multibody, t, x, args):
     sound = regular & ~open_.any() & ~moving.any()
     x = jtu.tree_map(lambda a: jnp.where(sound, a, jnp.nan), x)
     return x, open_, moving, regular
-
-
-def _dot(a, b):
-    # A default-precision product has ten bits on some accelerators.
-    return jnp.matmul(a, b, precision="highest")

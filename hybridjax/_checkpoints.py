@@ -7,6 +7,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from ._errors import Verdict
 from ._results import choose, RESULTS
 from ._solution import EventLog, Solution
 
@@ -16,12 +17,12 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
 
     **Arguments:**
 
-    - `simulate_piece(t0, t1, x0, mode0)`: returns a `Solution`.
+    - `simulate_piece(t0, t1, x0, mode0)`: returns a `Solution` and a `Verdict`.
     - `pieces`: how many, of equal length in time.
 
     **Returns:**
 
-    A `Solution` without a path.
+    A `Solution` without a path, and a `Verdict`.
     """
     # Inner limits are fixed: at one of them, the flow before and the flow after are the
     # same, and its derivative is zero.
@@ -31,7 +32,7 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
 
     def piece(carry, limits):
         x, mode, failed, count = carry
-        sol: Solution = simulate_piece(*limits, x, mode)
+        sol, verdict = simulate_piece(*limits, x, mode)
         events = sol.events
         # After a failure, nothing changes any more.
         keep = lambda old, new: jtu.tree_map(
@@ -45,7 +46,7 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
             sol.result,
         )
         ended = failed | (result != RESULTS.successful)
-        out = (events, logged, sol.stats, result, failed, sol.xs)
+        out = (events, logged, sol.stats, result, verdict, failed, sol.xs)
         carry = (keep(x, sol.x1), keep(mode, sol.mode1), ended, count + logged)
         return carry, out
 
@@ -54,14 +55,21 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
     mode0 = jtu.tree_map(jnp.asarray, mode0)
     init = (x0, mode0, jnp.asarray(False), zero)
     (x1, mode1, _, count), out = lax.scan(body, init, (limits[:-1], limits[1:]))
-    events, logged, stats, result, failed, xs = out
+    events, logged, stats, result, verdict, failed, xs = out
     # The last piece that was simulated says how it ended.
     last = jnp.sum(~failed) - 1
     at_last = lambda leaf: leaf[last]
     result = jtu.tree_map(at_last, result)
     arrived = result == RESULTS.successful
     ran = lambda number: jnp.sum(jnp.where(failed, 0, number), dtype=number.dtype)
-    return Solution(
+    _, *where = jtu.tree_map(at_last, verdict.values)
+    verdict = Verdict(
+        failed=~arrived,
+        values=(result._value, *where),
+        smooth=verdict.smooth.all(),
+        twice=verdict.twice.all(),
+    )
+    sol = Solution(
         t0=t0,
         t1=t1,
         ts=t1[None],
@@ -78,6 +86,7 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
         result=result,
         _path=None,
     )
+    return sol, verdict
 
 
 def _merge(events: EventLog, logged, count, max_events) -> EventLog:

@@ -5,8 +5,11 @@ The loop of `_loop.py` computes the tape; its derivative replays the tape
 them (saved values, event times) is plain JAX.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import equinox.internal as eqxi
+import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -14,7 +17,6 @@ from jaxtyping import Array, Bool
 
 from ._branch import cond_any, where
 from ._corner import corner_outcome, same_outcome
-from ._errors import raise_if
 from ._flat import FlatSystem
 from ._landing import LandingLoop
 from ._loop import run, Settings
@@ -23,7 +25,6 @@ from ._projection import ProjectionLoop
 from ._replay import Inputs, push, Recording
 from ._step import with_gradients
 from ._tape import Tape
-from ._tie import tie
 
 
 @eqx.filter_custom_jvp
@@ -37,21 +38,30 @@ def tape_of(
     t1,
     mode0,
     settings: Settings,
-    throw: bool,
+    compute: Callable,
 ) -> Tape:
     """Simulates from `(t0, x0, mode0)` to `t1`.
 
     `t0_shift` and `t1_shift` are zero in value; their tangents are those of `t0` and
-    `t1`, which themselves carry none.
+    `t1`, which themselves carry none. `compute` is what `traced_once` returns.
     """
-    del t0_shift, t1_shift, throw
-    projects = isinstance(settings.event_method, Project)
-    loop = (ProjectionLoop if projects else LandingLoop)(system, t0, t1, settings)
-    tape = run(loop, x0, mode0)
-    # All lanes of a batch have as many rows, but the derivative below raises by way of
-    # this number, for some of them: JAX must see a number for each.
-    num_rows = tie(tape.num_rows, (system, tape))
-    return eqx.tree_at(lambda t: t.num_rows, tape, num_rows)
+    del t0_shift, t1_shift
+    return compute(system, x0, t0, t1, mode0, settings)
+
+
+def traced_once(*inputs) -> Callable:
+    """The loop, for inputs such as these, as a function of its own: its derivative asks
+    for the tape once more, and JAX need not trace it again."""
+    static = eqx.filter(inputs, eqx.is_array, inverse=True)
+
+    @jax.jit
+    def simulate_tape(arrays):
+        system, x0, t0, t1, mode0, settings = eqx.combine(arrays, static)
+        projects = isinstance(settings.event_method, Project)
+        loop = (ProjectionLoop if projects else LandingLoop)(system, t0, t1, settings)
+        return run(loop, x0, mode0)
+
+    return lambda *inputs: simulate_tape(eqx.filter(inputs, eqx.is_array))
 
 
 @tape_of.def_jvp
@@ -60,16 +70,12 @@ def _tape_jvp(primals, tangents, **kwargs):
     tape = tape_of(*primals, **kwargs)
     continuous = ~_discontinuous(system, tape)
     transversal = ~jnp.any(tape.fired & (tape.rate == 0))
-    if kwargs["throw"]:
-        bad = tape.successful & ~(continuous & transversal)
-        num_rows = raise_if(tape.num_rows, bad, None, lambda _: _NO_DERIVATIVE)
-        tape = eqx.tree_at(lambda t: t.num_rows, tape, num_rows)
+    # Known only where a derivative is asked for.
+    tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & transversal)
     recording = Recording(
         system=system,
         tape=tape,
-        differentiable=tape.successful & continuous & transversal,
         solver=with_gradients(kwargs["settings"].solver),
-        throw=kwargs["throw"],
     )
     out = push(Inputs(*tangents), recording)
     t_tape = jtu.tree_map(lambda _: None, tape)
@@ -80,14 +86,6 @@ def _tape_jvp(primals, tangents, **kwargs):
         is_leaf=lambda leaf: leaf is None,
     )
     return tape, t_tape
-
-
-_NO_DERIVATIVE = (
-    "The derivative of this simulation does not exist: either the outcome of several "
-    "events in one instant depends on their order, so that the flow is discontinuous "
-    "there (`hj.b_derivative` tells), or a guard comes to rest where it is zero. "
-    "Perturb the inputs, or pass `throw=False` to get NaN instead."
-)
 
 
 # So many orders of a corner are compared, at most: few, so that the work is that of the

@@ -1,16 +1,21 @@
+"""Raising what a compiled program found: in Python where the values are known, and by
+way of a callback only within a `jax.jit` of the user's own."""
+
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import equinox.internal as eqxi
 import jax
+import jax.extend.core
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import PyTree
+from jax.interpreters import batching, mlir
+from jaxtyping import Array, Bool, PyTree
 
 from ._start import is_traced
+from ._step import stop_gradient
 
 
 class SimulationError(RuntimeError):
@@ -21,55 +26,140 @@ class SimulationError(RuntimeError):
     """
 
 
+class Verdict(eqx.Module):
+    """What there is to complain about, and what a message about it needs."""
+
+    failed: Bool[Array, ""]
+    values: PyTree[Array]
+    # Whether derivatives exist, where the computation does not fail: the first, set only
+    # where one was computed; and the second. `None` where they always do.
+    smooth: Bool[Array, ""] | None = None
+    twice: Bool[Array, ""] | None = None
+
+
+class Messages(eqx.Module):
+    """`failure` gets the `values` of the verdict, of the first lane of a batch that
+    failed."""
+
+    failure: Callable[[Any], str]
+    not_smooth: str = ""
+    not_twice: str = ""
+
+
+def certify(tree: PyTree, verdict: Verdict, messages: Messages) -> PyTree:
+    """Returns `tree`, or raises a `SimulationError`: if the computation failed, or if
+    it is being differentiated and has no derivative."""
+    if not is_traced(verdict):
+        _raise(verdict.failed, verdict.values, messages.failure)
+        if verdict.smooth is not None:
+            _raise(~verdict.smooth, (), lambda _: messages.not_smooth)
+        if verdict.twice is None or verdict.twice:
+            return tree
+    return _certify(tree, stop_gradient(verdict), messages=messages)
+
+
+@eqx.filter_custom_jvp
+def _certify(tree, verdict: Verdict, *, messages: Messages):
+    ok = _check(verdict.failed, verdict.values, messages.failure)
+    if not is_traced(ok):
+        return tree
+    # Under `jit`, what is returned has to need the check, or XLA leaves it out.
+    keep = lambda a: jnp.where(ok, a, jnp.zeros_like(a)) if eqx.is_array(a) else a
+    return jtu.tree_map(keep, tree)
+
+
+@_certify.def_jvp
+def _certify_jvp(primals, tangents, *, messages: Messages):
+    tree, verdict = primals
+    # A program that returns derivatives only has no use for the primal values, and
+    # would not raise. So derivatives need a check, too.
+    one = _one(tree, verdict, messages=messages)
+    t_tree = tangents[0]
+    if is_traced(one):
+        t_tree = jtu.tree_map(lambda t: t * one.astype(t.dtype), t_tree)
+    return _certify(*primals, messages=messages), t_tree
+
+
+@eqx.filter_custom_jvp
+def _one(tree, verdict: Verdict, *, messages: Messages):
+    """One, if there is a first derivative. Its own derivative, which is asked for where
+    `tree` is differentiated once more, needs the second."""
+    smooth = True if verdict.smooth is None else verdict.smooth
+    first = lambda v: messages.failure(v[1]) if v[0] else messages.not_smooth
+    values = (verdict.failed, verdict.values)
+    ok = _check(verdict.failed | ~jnp.asarray(smooth), values, first)
+    return jnp.where(ok, 1.0, jnp.nan) if is_traced(ok) else np.ones(())
+
+
+@_one.def_jvp
+def _one_jvp(primals, tangents, *, messages: Messages):
+    _, verdict = primals
+    one = _one(*primals, messages=messages)
+    if verdict.twice is None:
+        return one, None
+    ok = _check(~verdict.twice, (), lambda _: messages.not_twice)
+    return one, jnp.where(ok, 0.0, jnp.nan).astype(one.dtype)
+
+
+#
+# The check as a primitive: evaluated, it raises; compiled, it calls back
+#
+
+
+def _check(failed, values: PyTree, message: Callable[[Any], str]):
+    """True, or an error. A NumPy array where all is known."""
+    leaves, structure = jtu.tree_flatten(values)
+    raiser = lambda failed, *leaves: _raise(
+        failed, jtu.tree_unflatten(structure, leaves), message
+    )
+    return _check_p.bind(failed, *leaves, raiser=raiser)
+
+
 # The message of the error that was raised last inside a compiled program. JAX hides the
 # exception itself within a long text of its own.
 _last_message: list[str] = []
 
 
-@eqx.filter_custom_jvp
-def _raise_if(token, pred, values, *, message: Callable[[Any], str]):
-    def raises(pred, values):
-        text = message(_failed_lanes(np.asarray(pred), values))
-        _last_message[:] = [text]
-        raise SimulationError(text)
-
-    struct = jax.eval_shape(lambda: token)
-
-    def fail():
-        return jax.pure_callback(
-            raises, struct, pred, values, vmap_method="broadcast_all"
-        )
-
-    return lax.cond(eqxi.unvmap_any(pred), fail, lambda: token)
+def _raise(failed, values, message):
+    failed = np.asarray(failed)
+    if not failed.any():
+        return np.asarray(True)
+    first = np.unravel_index(np.argmax(failed), failed.shape)
+    text = message(jtu.tree_map(lambda value: np.asarray(value)[first], values))
+    _last_message[:] = [text]
+    raise SimulationError(text)
 
 
-@_raise_if.def_jvp
-def _raise_if_jvp(primals, tangents, *, message):
-    _, pred, values = primals
-    t_token, _, _ = tangents
-    # A program that returns derivatives only has no use for the primal token, and would
-    # not raise. So they depend on one, too.
-    one = _raise_if(jnp.ones(()), pred, values, message=message)
-    t_token = jtu.tree_map(lambda t: t * one.astype(t.dtype), t_token)
-    return _raise_if(*primals, message=message), t_token
+def _impl(*values, raiser):
+    return raiser(*values)
 
 
-def raise_if(token: PyTree, pred, values: PyTree, message: Callable[[Any], str]):
-    """Returns `token`, or raises a `SimulationError` where `pred`, at run time.
+def _in_a_program(failed, *leaves, raiser):
+    def call():
+        true = jax.ShapeDtypeStruct((), jnp.dtype(bool))
+        return jax.pure_callback(raiser, true, failed, *leaves)
 
-    `message` gets the `values` of the first lane of a batch that failed.
-    """
-    return _raise_if(token, pred, values, message=message)
+    return lax.cond(jnp.any(failed), call, lambda: jnp.asarray(True))
 
 
-def _failed_lanes(pred: np.ndarray, values: PyTree):
-    first = np.unravel_index(np.argmax(pred), pred.shape)
+def _batch(args, dims, *, raiser):
+    # One check for all lanes.
+    (size,) = {a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None}
+    front = [
+        batching.bdim_at_front(a, d, size) for a, d in zip(args, dims, strict=True)
+    ]
+    return _check_p.bind(*front, raiser=raiser), None
 
-    def pick(value):
-        value = np.asarray(value)
-        return value[first] if value.shape[: pred.ndim] == pred.shape else value
 
-    return jtu.tree_map(pick, values)
+_check_p = jax.extend.core.Primitive("hybridjax_check")
+_check_p.def_impl(_impl)
+_check_p.def_abstract_eval(
+    lambda *_, raiser: jax.core.ShapedArray((), jnp.dtype(bool))
+)
+batching.primitive_batchers[_check_p] = _batch
+mlir.register_lowering(
+    _check_p, mlir.lower_fun(_in_a_program, multiple_results=False)
+)
 
 
 def clean_errors(fn: Callable) -> Any:

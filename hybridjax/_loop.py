@@ -174,6 +174,7 @@ def run(loop: "AbstractLoop", x0, mode0) -> Tape:
         num_steps=state.num_steps,
         num_accepted=state.num_accepted,
         corner_tol=loop.corner_tol,
+        smooth=jnp.asarray(True),
         projects=loop.projects,
     )
 
@@ -216,6 +217,9 @@ class AbstractLoop(abc.ABC):
         inf = jnp.asarray(jnp.inf, t0.dtype)
         finite = jnp.isfinite(x0).all() & jnp.isfinite(flow).all()
         finite = finite & jnp.isfinite(g).all()
+        result = choose(finite, RESULTS.successful, RESULTS.nonfinite_state)
+        interval = (self.t1 >= t0) & jnp.isfinite(t0) & jnp.isfinite(self.t1)
+        result = choose(interval, result, RESULTS.invalid_interval)
         state = State(
             t=t0,
             x=x0,
@@ -234,10 +238,11 @@ class AbstractLoop(abc.ABC):
             num_steps=zero,
             num_accepted=zero,
             guard_end=none,
-            result=choose(finite, RESULTS.successful, RESULTS.nonfinite_state),
+            result=result,
             done=false,
         )
-        done = ~finite | ((t0 >= self.t1) & ~self.due(state))
+        failed = result != RESULTS.successful
+        done = failed | ((t0 >= self.t1) & ~self.due(state))
         return eqx.tree_at(lambda s: s.done, state, done)
 
     def start_controller(self, t, x, mode):

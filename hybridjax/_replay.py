@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import equinox.internal as eqxi
 import jax
-import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.interpreters import ad
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from ._branch import compute_if, cond_any, where
 from ._corner import resolve_corner, same_outcome
-from ._errors import raise_if
 from ._flat import FlatSystem
 from ._pack import Packer
+from ._primitives import abstract_eval, is_linear
 from ._saltation import directional, event_map, event_tangent
 from ._step import flow_for
 from ._tape import Row, Tape
@@ -54,9 +52,12 @@ class Recording(eqx.Module):
 
     system: FlatSystem
     tape: Tape
-    differentiable: Array  # False where no derivative exists: NaN
     solver: Any
-    throw: bool
+
+    @property
+    def differentiable(self) -> Bool[Array, ""]:
+        """Where it is not, derivatives are NaN."""
+        return self.tape.successful & self.tape.smooth
 
     def row_flow(self, system: FlatSystem, row: Row, x) -> Float[Array, " n"]:
         """From `x` at the start of a row to its end, before its event."""
@@ -322,14 +323,7 @@ def _pull_impl(
     cts: Outputs, wanted: Inputs, recording: Recording, twice=False
 ) -> Inputs:
     """`wanted` has `True` where a cotangent is asked for, `None` elsewhere."""
-    tape = recording.tape
-    primals = Inputs(recording.system, tape.x_end, tape.t_end, tape.t_end)
-    zeros = jtu.tree_map(
-        lambda w, p: None if w is None else jnp.zeros_like(p),
-        wanted,
-        primals,
-        is_leaf=lambda w: w is None,
-    )
+    zeros = jtu.tree_map(jnp.zeros_like, _like_inputs(wanted, recording))
     return compute_if(None, lambda: _pulled(cts, wanted, recording, twice), zeros)
 
 
@@ -510,31 +504,21 @@ _THIRD = (
     "derivative of a simulation was itself differentiated. Use finite differences of "
     "second derivatives instead."
 )
-_NO_SECOND = (
-    "The second derivative of this simulation does not exist: several events fall into "
-    "one instant, or one happens at `t0`, where the first derivative has a kink. "
-    "Perturb the inputs, or pass `throw=False` to get NaN instead."
-)
+def _like_outputs(recording: Recording) -> Outputs:
+    tape = recording.tape
+    return Outputs(tape.x, tape.x_pre, tape.x_end, tape.t_event, tape.t_end)
 
 
-def _is_linear(leaf):
-    return isinstance(leaf, ad.UndefinedPrimal)
-
-
-def _to_struct(x):
-    if isinstance(x, jax.core.ShapedArray):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return x
-
-
-def _abstract(impl):
-    @eqxi.filter_primitive_def
-    def abstract_eval(*args):
-        args = jtu.tree_map(_to_struct, args)
-        out = eqx.filter_eval_shape(impl, *args)
-        return jtu.tree_map(lambda s: jax.core.ShapedArray(s.shape, s.dtype), out)
-
-    return abstract_eval
+def _like_inputs(wanted: Inputs, recording: Recording) -> Inputs:
+    """`None` where not `wanted`."""
+    tape = recording.tape
+    like = Inputs(recording.system, tape.x_end, tape.t_end, tape.t_end)
+    return jtu.tree_map(
+        lambda w, leaf: None if w is None else leaf,
+        wanted,
+        like,
+        is_leaf=lambda w: w is None,
+    )
 
 
 @eqxi.filter_primitive_jvp
@@ -552,7 +536,7 @@ def _push_jvp(primals, tangents):
 def _push_transpose(primals, cts: Outputs):
     inputs, recording = primals
     wanted = jtu.tree_map(
-        lambda leaf: True if _is_linear(leaf) else None, inputs, is_leaf=_is_linear
+        lambda leaf: True if is_linear(leaf) else None, inputs, is_leaf=is_linear
     )
     ct_inputs = pull(cts, wanted, recording)
     return ct_inputs, jtu.tree_map(lambda _: None, recording)
@@ -575,7 +559,7 @@ def _pull_transpose(primals, ct_inputs: Inputs):
     out = push(ct_inputs, recording)
     out = Outputs(
         *(
-            new if _is_linear(old) else None
+            new if is_linear(old) else None
             for old, new in zip(
                 (cts.x, cts.x_pre, cts.x_end, cts.t_event, cts.t_end),
                 (out.x, out.x_pre, out.x_end, out.t_event, out.t_end),
@@ -613,12 +597,7 @@ def _pull_twice_impl(t_cts, t_recording, cts, wanted, recording) -> Inputs:
 def _where_isolated(recording: Recording, tangents):
     """A second derivative, where no two events share an instant, and none happens at
     the start."""
-    tape = recording.tape
-    at_start = tape.fired[0] & (tape.dt[0] == 0)
-    exists = recording.differentiable & ~(tape.inner.any() | at_start)
-    if recording.throw:
-        bad = recording.differentiable & ~exists
-        tangents = raise_if(tangents, bad, None, lambda _: _NO_SECOND)
+    exists = recording.differentiable & recording.tape.smooth_twice
     return jtu.tree_map(lambda d: _poison(d, exists), tangents)
 
 
@@ -635,14 +614,14 @@ def _no_reverse(primals, cts):
 _push_p = eqxi.create_vprim(
     "hybridjax_push",
     eqxi.filter_primitive_def(_push_impl),
-    _abstract(_push_impl),
+    abstract_eval(lambda inputs, recording: _like_outputs(recording)),
     _push_jvp,
     _push_transpose,
 )
 _pull_p = eqxi.create_vprim(
     "hybridjax_pull",
     eqxi.filter_primitive_def(_pull_impl),
-    _abstract(_pull_impl),
+    abstract_eval(lambda cts, wanted, recording: _like_inputs(wanted, recording)),
     _pull_jvp,
     _pull_transpose,
 )
@@ -651,14 +630,14 @@ _pull_p = eqxi.create_vprim(
 _push_twice_p = eqxi.create_vprim(
     "hybridjax_push_twice",
     eqxi.filter_primitive_def(_push_twice_impl),
-    _abstract(_push_twice_impl),
+    abstract_eval(lambda *args: _like_outputs(args[-1])),
     _no_third,
     _no_reverse,
 )
 _pull_twice_p = eqxi.create_vprim(
     "hybridjax_pull_twice",
     eqxi.filter_primitive_def(_pull_twice_impl),
-    _abstract(_pull_twice_impl),
+    abstract_eval(lambda *args: _like_inputs(*args[-2:])),
     _no_third,
     _no_reverse,
 )

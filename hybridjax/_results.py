@@ -5,8 +5,8 @@ import diffrax as dfx
 
 class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`, `max_steps_reached`,
-    `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state` or
-    `dt_min_reached`. Extends [`diffrax.RESULTS`][]."""
+    `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state`,
+    `dt_min_reached` or `invalid_interval`. Extends [`diffrax.RESULTS`][]."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."
@@ -31,6 +31,12 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     nonfinite_state = (
         "The vector field, a guard or a reset returned NaN or infinity. Check them at "
         "the time, mode and state where this happened."
+    )
+    # Of times that are traced; others raise a `ValueError` in any case.
+    invalid_interval = (
+        "Argument `t1` must not be less than `t0`, and both must be finite. Events have "
+        "a direction in time; to simulate backward, reverse the sign of time in the "
+        "system."
     )
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from ._deferred import deferred
 from ._solution import Path
 
 
@@ -52,7 +53,7 @@ def save(saveat: dfx.SaveAt, path: Path, t0, t1, x0, mode0, args):
         if sub.steps:
             pieces.append(_at_steps(path, sub.fn, args))
         if sub.t1 and not sub.steps:
-            pieces.append(_at_times(path, t1[None], sub.fn, args))
+            pieces.append(_at_end(path, t1, sub.fn, args))
         return jtu.tree_map(lambda *a: jnp.concatenate(a), *pieces)
 
     if saveat.subs is None:
@@ -64,12 +65,16 @@ def save(saveat: dfx.SaveAt, path: Path, t0, t1, x0, mode0, args):
 
 
 def _at_times(path: Path, ts, fn, args):
-    def one(t):
-        x, mode = path.at(t)
-        return fn(t, x, args), mode
+    # Without `fn`, which may close over anything.
+    at_all = lambda path, ts: jax.vmap(path.at)(ts)
+    xs, modes = deferred(at_all, path, ts)
+    return ts, jax.vmap(lambda t, x: fn(t, x, args))(ts, xs), modes
 
-    xs, modes = jax.vmap(one)(ts)
-    return ts, xs, modes
+
+def _at_end(path: Path, t1, fn, args):
+    tape = path.tape
+    x = path.unravel(jnp.where(path.reaches(t1), tape.x_end, jnp.nan))
+    return jtu.tree_map(lambda a: a[None], (t1, fn(t1, x, args), tape.mode_end))
 
 
 def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:

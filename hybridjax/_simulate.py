@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import PyTree, Real
 
 from ._checkpoints import in_pieces
-from ._core import tape_of
-from ._errors import clean_errors, raise_if
+from ._core import tape_of, traced_once
+from ._errors import certify, Messages, Verdict
 from ._event_selected import EventSelectedSystem
 from ._flat import flatten_system
 from ._locate import Locate
@@ -150,38 +150,23 @@ def simulate(
         max_events=int(max_events),
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
-    call = lambda: _simulate(*problem, solver, settings, saveat, throw, checkpoints)
-    return clean_errors(call) if throw else call()
+    sol, verdict = _simulate(*problem, solver, settings, saveat, checkpoints)
+    return certify(sol, verdict, _messages(begin.system)) if throw else sol
 
 
 @eqx.filter_jit
-def _simulate(
-    system, t0, t1, x0, mode0, args, solver, settings, saveat, throw, checkpoints
-):
+def _simulate(system, t0, t1, x0, mode0, args, solver, settings, saveat, checkpoints):
     def piece(t0, t1, x0, mode0):
-        return _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw)
+        return _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat)
 
     if checkpoints is None:
         return piece(t0, t1, x0, mode0)
-    max_events = settings.max_events
-    sol = in_pieces(piece, t0, t1, x0, mode0, int(checkpoints), max_events)
-    if throw:
-        # Too many in all, though not in any piece.
-        full = sol.result == RESULTS.max_events_reached
-        text = RESULTS._index_to_message[int(RESULTS.max_events_reached._value)]
-        x1 = raise_if(sol.x1, full, None, lambda _: text)
-        sol = eqx.tree_at(lambda sol: sol.x1, sol, x1)
-    return sol
+    return in_pieces(piece, t0, t1, x0, mode0, int(checkpoints), settings.max_events)
 
 
-def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
+def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat):
     settings = stop_gradient(settings)
     start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
-    start_time = eqx.error_if(
-        start_time,
-        end_time < start_time,
-        _backward("t0", "t1"),
-    )
     flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args, solver)
     # To start a little later with the same state is to start in time with the state
     # that flows there.
@@ -195,10 +180,14 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
         t1=end_time,
         mode0=mode0,
         settings=settings,
-        throw=throw,
+        compute=traced_once(flat, x_flat, start_time, end_time, mode0, settings),
     )
-    if throw:
-        tape = _throw(system, tape)
+    verdict = Verdict(
+        failed=~tape.successful,
+        values=(tape.result._value, tape.t_end, tape.mode_end, tape.guard_end),
+        smooth=tape.smooth,
+        twice=tape.smooth_twice,
+    )
     same_time = (
         SAME_TIME
         * jnp.finfo(start_time.dtype).eps
@@ -208,7 +197,7 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
     tape = eqx.tree_at(lambda t: t.table, tape, ())
     path = Path(tape, flat, solver, same_time, unravel)
     ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
-    return Solution(
+    sol = Solution(
         t0=t0,
         t1=t1,
         ts=ts,
@@ -226,12 +215,11 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, throw):
         result=tape.result,
         _path=path.store(),
     )
+    return sol, verdict
 
 
-def _throw(system, tape: Tape) -> Tape:
-    values = (tape.result._value, tape.t_end, tape.mode_end, tape.guard_end)
-
-    def message(values):
+def _messages(system) -> Messages:
+    def failure(values):
         result, t, mode, guard = values
         text = RESULTS._index_to_message[int(result)]
         where = f"At time {float(t):.12g}, in mode {_mode_name(system, mode)}"
@@ -239,12 +227,20 @@ def _throw(system, tape: Tape) -> Tape:
             where += f", at {_guard_name(system, int(guard))}"
         return f"{text}\n{where}."
 
-    # Everything that the solution is made of depends on one of these.
-    token = (tape.t, tape.t_end, tape.x_end, tape.num_rows, tape.num_events)
-    token = raise_if(token, ~tape.successful, values, message)
-    return eqx.tree_at(
-        lambda t: (t.t, t.t_end, t.x_end, t.num_rows, t.num_events), tape, token
-    )
+    return Messages(failure, _NO_DERIVATIVE, _NO_SECOND)
+
+
+_NO_DERIVATIVE = (
+    "The derivative of this simulation does not exist: either the outcome of several "
+    "events in one instant depends on their order, so that the flow is discontinuous "
+    "there (`hj.b_derivative` tells), or a guard comes to rest where it is zero. "
+    "Perturb the inputs, or pass `throw=False` to get NaN instead."
+)
+_NO_SECOND = (
+    "The second derivative of this simulation does not exist: several events fall into "
+    "one instant, or one happens at `t0`, where the first derivative has a kink. "
+    "Perturb the inputs, or pass `throw=False` to get NaN instead."
+)
 
 
 def _mode_name(system, mode) -> str:

@@ -1,3 +1,4 @@
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -6,8 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float, Int, PyTree, Real
+from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
+from ._deferred import deferred
 from ._flat import FlatSystem
 from ._gate import gate
 from ._results import RESULTS
@@ -145,6 +147,10 @@ class Path(eqx.Module):
         arrays, rest = eqx.partition(self, eqx.is_array)
         return StoredPath(arrays, _Static(rest))
 
+    def reaches(self, s) -> Bool[Array, ""]:
+        """Whether the simulation got to the time `s`."""
+        return s <= self.tape.t_end + self.same_time
+
     def at(self, s) -> tuple[PyTree, PyTree]:
         """State and mode at time `s`: one solver step from the start of its row.
 
@@ -158,9 +164,7 @@ class Path(eqx.Module):
         pick = lambda buffer, end: jnp.where(ended, end, buffer[i])
         t, x = pick(tape.t, tape.t_end), pick(tape.x, tape.x_end)
         mode = jtu.tree_map(pick, tape.mode, tape.mode_end)
-        reached = (time <= tape.t_end + self.same_time) & (
-            time >= tape.t[0] - self.same_time
-        )
+        reached = self.reaches(time) & (time >= tape.t[0] - self.same_time)
         # Times from before the row, by rounding, are those of its start. Rows start at
         # fixed times, but the end moves with `t1`.
         start = jax.lax.stop_gradient(t)
@@ -198,6 +202,10 @@ def _shift_time_jvp(primals, tangents):
 
 def event_log(path: Path, max_events: int) -> EventLog:
     """Reads the events off the tape."""
+    return deferred(functools.partial(_event_log, max_events=max_events), path)
+
+
+def _event_log(path: Path, max_events: int) -> EventLog:
     tape = path.tape
     fired = tape.fired
     # Slots that stay empty repeat the first event: a reset may be undefined elsewhere.

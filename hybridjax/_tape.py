@@ -49,6 +49,8 @@ class Tape(eqx.Module):
     num_steps: Int[Array, ""]
     num_accepted: Int[Array, ""]
     corner_tol: Float[Array, ""]  # an absolute time
+    # Whether there is a derivative; True where none was asked for.
+    smooth: Bool[Array, ""]
     # Rows with an event are Euler steps, that end near the guard only.
     projects: bool = eqx.field(static=True)
 
@@ -84,6 +86,13 @@ class Tape(eqx.Module):
             return jnp.ones((system.n_guards,), bool)
         g, rate = system.guard_rates(t, x, mode, system.flow(t, x, mode))
         return jnp.abs(crossing_times(g, rate) - dt) <= self.corner_tol
+
+    @property
+    def smooth_twice(self) -> Bool[Array, ""]:
+        """Is there a second derivative, if there is a first? Not where two events share
+        an instant, or one happens at the start."""
+        at_start = self.fired[0] & (self.dt[0] == 0)
+        return ~(self.inner.any() | at_start)
 
     @property
     def successful(self) -> Bool[Array, ""]:

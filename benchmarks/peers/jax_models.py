@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax_program
 from hybridjax.models import Balls, BouncingBall, spring_hopper, TwoLegs
+from jax_program import Program
 from problems import (
     DAMPING,
     GRAVITY,
@@ -35,7 +37,7 @@ class Model(NamedTuple):
     max_events: int
 
 
-def program(problem: Problem, what: str, solve: Callable) -> Callable:
+def program(problem: Problem, what: str, solve: Callable) -> Program:
     """What a peer returns, from `solve(system, t1, x0, mode0)`."""
     model = MODELS[problem.kind]
 
@@ -43,12 +45,7 @@ def program(problem: Problem, what: str, solve: Callable) -> Callable:
         system, x0, mode0 = model.start(theta)
         return solve(system, problem.t1, x0, mode0)
 
-    run = value
-    if what == "gradient":
-        run = jax.value_and_grad(lambda theta: model.objective(value(theta)))
-    run = jax.jit(jax.vmap(run) if problem.batched else run)
-    theta = jnp.asarray(problem.theta)
-    return lambda: jax.block_until_ready(run(theta))
+    return jax_program.program(problem, what, value, model.objective)
 
 
 def _ball(theta):

@@ -10,7 +10,7 @@ PACKAGES = ("diffrax", "jax", "jaxlib", "equinox", "optimistix")
 
 def build(problem: Problem, what: str):
     max_events = MODELS[problem.kind].max_events
-    kind = "forward" if what == "value" else "reverse"
+    kind = "reverse" if what in ("gradient", "jacrev") else "forward"
     if problem.kind == "ball":
         loop = one_guard(kind, max_events)
     else:

@@ -1,7 +1,7 @@
 """Jaxonomy: zero-crossing events of a `LeafSystem`, gradients by its adjoint solve."""
 
-import jax
 import jax.numpy as jnp
+from jax_program import program
 from jaxonomy import LeafSystem, Simulator, SimulatorOptions
 from problems import (
     DAMPING,
@@ -45,13 +45,7 @@ def build(problem: Problem, what: str):
         final = simulator.advance_to(problem.t1, start(context, theta)).context
         return final.continuous_state
 
-    run = value
-    if what == "gradient":
-        run = jax.value_and_grad(lambda theta: objective(value(theta)))
-    run = jax.jit(jax.vmap(run) if problem.batched else run)
-    theta = jnp.asarray(problem.theta)
-    assert theta.dtype == jnp.float64
-    return lambda: jax.block_until_ready(run(theta))
+    return program(problem, what, value, objective)
 
 
 class _System(LeafSystem):

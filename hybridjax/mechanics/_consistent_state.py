@@ -5,7 +5,7 @@ import lineax as lx
 import optimistix as optx
 from jaxtyping import Array, PyTree, Real
 
-from .._errors import clean_errors, raise_if
+from .._errors import certify, Messages, Verdict
 from .._parameter import in_dtype
 from ._inertia import apply_mass
 from ._mechanical import MechanicalSystem
@@ -63,12 +63,12 @@ def consistent_state(
         )
     x = jtu.tree_map(jnp.asarray, x)
     body.check_shapes(t, x, args)
-    call = lambda: _project(in_dtype(body, x[0].dtype), t, x, args, max_steps, throw)
-    return clean_errors(call) if throw else call()
+    x, verdict = _project(in_dtype(body, x[0].dtype), t, x, args, max_steps)
+    return certify(x, verdict, Messages(_message)) if throw else x
 
 
 @eqx.filter_jit
-def _project(body, t, x, args, max_steps, throw):
+def _project(body, t, x, args, max_steps):
     guess, v = x
     dtype = guess.dtype
     t = jnp.asarray(t, dtype)
@@ -98,9 +98,8 @@ def _project(body, t, x, args, max_steps, throw):
     x = body.plastic_impact(t, (q, v), args)
     (q, v), open_, _, regular = close(body, t, x, args)
     failed = open_.any() | ~regular | ~jnp.isfinite(v).all()
-    if throw:
-        q = raise_if(q, failed, jnp.argmax(open_), _message)
-    return jtu.tree_map(lambda a: jnp.where(failed, jnp.nan, a), (q, v))
+    x = jtu.tree_map(lambda a: jnp.where(failed, jnp.nan, a), (q, v))
+    return x, Verdict(failed, jnp.argmax(open_))
 
 
 def _message(j) -> str:

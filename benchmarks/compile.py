@@ -203,7 +203,7 @@ def measure(peer: str, problem: str, what: str, options: str | None) -> dict:
     return dict(
         zip(names, parts, strict=True),
         first=times[-1] - times[0],
-        lines=text.count("\n"),
+        lines=len(re.findall(r"^ .* = ", text, re.MULTILINE)),
         kernels=count_kernels(text),
     )
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import equinox as eqx
 import equinox.internal as eqxi
-import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
 from ._branch import cond_any, where
+from ._convert import convert
 from ._corner import corner_outcome, same_outcome
 from ._flat import FlatSystem
 from ._landing import LandingLoop
@@ -54,14 +54,14 @@ def traced_once(*inputs) -> Callable:
     for the tape once more, and JAX need not trace it again."""
     static = eqx.filter(inputs, eqx.is_array, inverse=True)
 
-    @jax.jit
     def simulate_tape(arrays):
         system, x0, t0, t1, mode0, settings = eqx.combine(arrays, static)
         projects = isinstance(settings.event_method, Project)
         loop = (ProjectionLoop if projects else LandingLoop)(system, t0, t1, settings)
         return run(loop, x0, mode0)
 
-    return lambda *inputs: simulate_tape(eqx.filter(inputs, eqx.is_array))
+    traced = convert(simulate_tape, eqx.filter(inputs, eqx.is_array))
+    return lambda *inputs: traced(eqx.filter(inputs, eqx.is_array))
 
 
 @tape_of.def_jvp

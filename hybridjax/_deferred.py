@@ -15,18 +15,22 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from ._convert import convert
 from ._primitives import abstract_eval, is_linear
 from ._saltation import directional
 from ._tie import tie
 
 
 def deferred(fn: Callable, *args: PyTree) -> PyTree:
-    """`fn(*args)`, for a function that closes over nothing that is traced, and returns
-    arrays."""
+    """`fn(*args)`, for a function that returns arrays."""
     arrays, static = eqx.partition(args, eqx.is_array)
     # One trace serves the function, and its derivative, which asks for it again.
-    run = jax.jit(lambda arrays: fn(*eqx.combine(arrays, static)))
-    return _call(arrays, fn=run)
+    traced = convert(lambda arrays: fn(*eqx.combine(arrays, static)), arrays)
+    closed_over, run = eqx.partition(traced, eqx.is_array)
+    return _call(
+        (closed_over, arrays),
+        fn=lambda given: eqx.combine(given[0], run)(given[1]),
+    )
 
 
 @eqx.filter_custom_jvp

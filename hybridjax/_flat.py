@@ -4,12 +4,12 @@ from typing import Any
 import diffrax as dfx
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from ._convert import convert
 from ._stabilization import stabilized_for
 from ._system import AbstractHybridSystem
 
@@ -38,7 +38,7 @@ class FlatSystem(eqx.Module):
 
     @property
     def n_guards(self) -> int:
-        return self._guards.jaxpr.outvars[0].aval.shape[0]
+        return self._guards.out_avals[0].shape[0]
 
     def guard_rates(self, t, x, mode, dx):
         """Guards, and their derivatives along the direction `(1, dx)`."""
@@ -103,40 +103,14 @@ def flatten_system(
     event = jnp.asarray(0, jnp.int32)
     return (
         FlatSystem(
-            _convert(flow, parameters, t, x_flat, mode),
-            _convert(guards, parameters, t, x_flat, mode),
-            _convert(jump, parameters, t, x_flat, mode, event),
+            convert(flow, parameters, t, x_flat, mode),
+            convert(guards, parameters, t, x_flat, mode),
+            convert(jump, parameters, t, x_flat, mode, event),
             parameters,
         ),
         x_flat,
         unravel,
     )
-
-
-class _Converted(eqx.Module):
-    """A function whose closed-over arrays are leaves.
-
-    As `eqx.filter_closure_convert`, which also compares the shardings of its arguments
-    with those of the example. Within a `jax.shard_map` these depend on when JAX asks.
-    """
-
-    jaxpr: Any
-    run: Callable = eqx.field(static=True)
-    consts: list
-    structure: Any = eqx.field(static=True)
-
-    def __call__(self, *args):
-        out = self.run(self.consts, *jtu.tree_leaves(args))
-        return jtu.tree_unflatten(self.structure, out)
-
-
-def _convert(fn: Callable, *args) -> _Converted:
-    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
-    # A function of its own is traced and lowered once for all its uses. XLA inlines it.
-    run = jax.jit(
-        lambda consts, *leaves: jax.core.eval_jaxpr(closed.jaxpr, consts, *leaves)
-    )
-    return _Converted(closed.jaxpr, run, closed.consts, jtu.tree_structure(out))
 
 
 def _ravel(x: PyTree, dtype) -> Array:

@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._deferred import deferred
 from .._parameter import in_dtype
 from .._start import is_traced
 from .._system import AbstractSelfStartingSystem
@@ -305,6 +306,10 @@ class Multibody(AbstractSelfStartingSystem):
 def close(body: Multibody, t, x, args):
     """The state, with constraints satisfied to all digits; which of them its
     configuration and its velocity violate; whether the mass matrix is regular."""
+    return deferred(_close, body, t, x, args)
+
+
+def _close(body: Multibody, t, x, args):
     q, v = x
     regular = is_regular(body.mass_matrix(q, args))
     if body.constraints is None:

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from .._deferred import deferred
 from ._complementarity import Active, force_size, ill_posed
 from ._contact_mode import ContactMode
 
@@ -34,6 +35,10 @@ def start_contacts(
 ) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"]]:
     """The state, with closed contacts closed to all digits; the mode, found if it is
     `None`; and for each contact the number of its fault, or 0."""
+    return deferred(_start_contacts, system, t, x, mode, args)
+
+
+def _start_contacts(system, t, x, mode, args):
     q, v = x
     n = system.n_contacts
     p = system.point(t, q, v, args)

@@ -1,0 +1,46 @@
+"""Functions that are traced once, however often they are called."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.tree_util as jtu
+
+
+class Converted(eqx.Module):
+    """A function of arrays, whose closed-over arrays are leaves.
+
+    As `eqx.filter_closure_convert`, which also compares the shardings of its arguments
+    with those of the example. Within a `jax.shard_map` these depend on when JAX asks.
+    """
+
+    jaxpr: Any
+    consts: list
+    structure: Any = eqx.field(static=True)
+
+    def __call__(self, *args):
+        leaves = [*self.consts, *jtu.tree_leaves(args)]
+        out = jax.core.eval_jaxpr(self.jaxpr, [], *leaves)
+        return jtu.tree_unflatten(self.structure, out)
+
+    @property
+    def out_avals(self):
+        return [v.aval for v in self.jaxpr.outvars]
+
+
+def convert(fn: Callable, *args) -> Converted:
+    """`fn`, for arguments such as these."""
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+
+    @jax.jit
+    def run(consts, leaves):
+        return jax.core.eval_jaxpr(closed.jaxpr, consts, *leaves)
+
+    # What is evaluated is a call, so that JAX lowers the function once for all of its
+    # uses, and a call that is traced already: the cache of `jax.jit` also looks at the
+    # context, which is another one when JAX differentiates. XLA inlines it.
+    call = jax.make_jaxpr(run)(closed.consts, jtu.tree_leaves(args))
+    assert not call.consts
+    return Converted(call.jaxpr, closed.consts, jtu.tree_structure(out))

@@ -103,7 +103,7 @@ def _robot(build, legs):
     rest = jnp.concatenate([jnp.array([0.0, 0.5, 0.0]), jnp.tile(bent(), legs)])
 
     def torques(t, q, v, stiffness):
-        return -stiffness * (joints(q) - joints(rest)) - joints(v)
+        return -stiffness * (joints(q) - joints(rest)) - 0.05 * joints(v)
 
     def height(z):
         stiffness, q = z[: 2 * legs], z[2 * legs :]

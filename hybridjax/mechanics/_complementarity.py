@@ -10,8 +10,10 @@ import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ._dot import dot
 from ._least_solve import least_solve
 
 
@@ -35,15 +37,13 @@ def contact_forces(
     that their forces are zero, and those of sliding ones that they are friction.
     """
     n = friction.shape[0]
-    rows = active.closed
-    others = jnp.eye(c.shape[0], dtype=c.dtype)
+    rows, others = active.closed, np.eye(c.shape[0], dtype=c.dtype)
     if c.shape[0] > n:
         rows = jnp.concatenate([active.closed, active.closed & active.stick])
         slides = active.closed & ~active.stick
         share = jnp.where(slides, active.direction * friction, 0)
-        others = others + jnp.eye(c.shape[0], k=-n, dtype=c.dtype).at[n:, :n].set(
-            jnp.diag(share)
-        )
+        share = jnp.concatenate([jnp.zeros_like(share), share])
+        others = others + np.eye(c.shape[0], k=-n, dtype=c.dtype) * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
     return least_solve(
         matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
@@ -94,7 +94,7 @@ def find_active(
         # the longer it takes, the less is demanded.
         tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * i.astype(c.dtype) / limit)
         force = contact_forces(W, c, active, friction)
-        moves = c + jnp.matmul(W, force, precision="highest")
+        moves = c + dot(W, force)
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
         closed = active.closed

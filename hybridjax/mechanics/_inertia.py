@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ._dot import dot
+
 
 def coriolis(mass_matrix: Callable, q, v, args) -> Float[Array, " d"]:
     r"""$\dot M \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$: the forces that come
     of a mass matrix that is not constant."""
     momentum = lambda q: apply_mass(mass_matrix(q, args), v)
     _, transport = jax.jvp(momentum, (q,), (v,))
-    return transport - jax.grad(lambda q: 0.5 * momentum(q) @ v)(q)
+    return transport - jax.grad(lambda q: 0.5 * dot(momentum(q), v))(q)
 
 
 def apply_mass(mass, v):
-    return mass * v if mass.ndim == 1 else mass @ v
+    return mass * v if mass.ndim == 1 else dot(mass, v)
 
 
 def accelerate(mass, forces) -> Float[Array, "d ..."]:

@@ -1,6 +1,7 @@
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
+import numpy as np
 
 from ._dot import dot
 
@@ -13,16 +14,20 @@ def least_solve(matrix, b, weights, *, positive: bool = False):
     the difference is made up by refinement: what is determined converges to all digits,
     and what is not stays near zero.
 
-    A matrix that is symmetric and `positive` semidefinite takes less time to compile.
+    A matrix that is symmetric and `positive` semidefinite takes less work.
     """
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
-    regular = lax.stop_gradient(matrix + small * jnp.diag(weights))
+    identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
+    regular = lax.stop_gradient(matrix + small * weights[:, None] * identity)
+    triangular = jax.scipy.linalg.solve_triangular
     if positive:
         factor = jnp.linalg.cholesky(regular)
-        identity = jnp.eye(factor.shape[0], dtype=factor.dtype)
-        inverse = jax.scipy.linalg.cho_solve((factor, True), identity)
+        half = triangular(factor, identity, lower=True)
+        inverse = dot(half.T, half)
     else:
-        inverse = jnp.linalg.inv(regular)
+        # Not an LU factorisation, whose permutations are a third of a program.
+        q, r = jnp.linalg.qr(regular)
+        inverse = triangular(r, q.T)
 
     def refine(inverse):
         def solve(matvec, b):

@@ -8,6 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._parameter import parameter
 from ..mechanics import MechanicalSystem
+from ..mechanics._dot import dot
 
 
 def planar_monoped(
@@ -116,9 +117,13 @@ class _Links(eqx.Module):
         """Where the links begin and end, of shape `(links, 2)` each."""
         hip, angles = q[:2], q[2:]
         down = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
-        reach = self.lengths[:, None] * down.at[0].multiply(-1)
-        hips = jnp.broadcast_to(hip, reach.shape)
-        begin = hips.at[2::2].add(reach[1::2])
+        # The torso is upwards. Shanks begin where thighs end.
+        links, dtype = angles.size, down.dtype
+        up = np.where(np.arange(links) == 0, -1, 1).astype(dtype)
+        reach = (self.lengths * up)[:, None] * down
+        above = np.zeros((links, links), dtype)
+        above[np.arange(2, links, 2), np.arange(1, links, 2)] = 1
+        begin = hip[None] + dot(above, reach)
         return begin, begin + reach
 
     def _centres(self, q):
@@ -127,9 +132,9 @@ class _Links(eqx.Module):
 
     def mass_matrix(self, q, args):
         jacobian = jax.jacfwd(self._centres)(q)
-        moving = jnp.einsum(
-            "l,lid,lie->de", self.masses, jacobian, jacobian, precision="highest"
-        )
+        rows = jacobian.reshape(-1, q.size)
+        weighted = (self.masses[:, None, None] * jacobian).reshape(-1, q.size)
+        moving = dot(rows.T, weighted)
         turning = self.masses * self.lengths**2 / 12
         return moving + jnp.diag(jnp.concatenate([jnp.zeros_like(q[:2]), turning]))
 

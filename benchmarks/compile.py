@@ -238,7 +238,8 @@ def in_a_process(python: str, cache: str, *arguments: str) -> dict:
     command = [python, __file__, "--measure", *arguments]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     if run.returncode != 0:
-        return {"error": (run.stderr.strip().splitlines() or ["no message"])[-1][:100]}
+        errors = re.findall(r"^\S*(?:Error|Exception).*", run.stderr, re.MULTILINE)
+        return {"error": (errors or ["fails"])[-1][:100]}
     return json.loads(run.stdout.splitlines()[-1])
 
 

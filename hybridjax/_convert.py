@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.core
+import jax.extend.core
 import jax.tree_util as jtu
 
 
@@ -19,6 +20,7 @@ class Converted(eqx.Module):
     jaxpr: Any
     consts: list
     structure: Any = eqx.field(static=True)
+    size: int = eqx.field(static=True)  # how many operations it has
 
     def __call__(self, *args):
         leaves = [*self.consts, *jtu.tree_leaves(args)]
@@ -43,4 +45,10 @@ def convert(fn: Callable, *args) -> Converted:
     # context, which is another one when JAX differentiates. XLA inlines it.
     call = jax.make_jaxpr(run)(closed.consts, jtu.tree_leaves(args))
     assert not call.consts
-    return Converted(call.jaxpr, closed.consts, jtu.tree_structure(out))
+    size = _size(closed.jaxpr)
+    return Converted(call.jaxpr, closed.consts, jtu.tree_structure(out), size)
+
+
+def _size(jaxpr) -> int:
+    inner = lambda eqn: [_size(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
+    return sum(sum(inner(eqn)) or 1 for eqn in jaxpr.eqns)

@@ -14,6 +14,10 @@ from ._stabilization import stabilized_for
 from ._system import AbstractHybridSystem
 
 
+# A point mass with springs has some 50 operations, one with a contact 300.
+_LARGE = 200
+
+
 class FlatSystem(eqx.Module):
     """A system whose state is one vector, with all its parameters in its leaves.
 
@@ -30,11 +34,25 @@ class FlatSystem(eqx.Module):
     def flow(self, t, x: Float[Array, " n"], mode) -> Float[Array, " n"]:
         return self._flow(self.parameters, t, x, mode)
 
+    def flows(self, t, *points):
+        """The vector field at several `(x, mode)`."""
+        if not self.is_large:
+            return [self.flow(t, x, mode) for x, mode in points]
+        stack = lambda *leaves: jnp.stack(leaves)
+        xs, modes = jtu.tree_map(stack, *points)
+        return list(jax.vmap(self.flow, (None, 0, 0))(t, xs, modes))
+
     def guards(self, t, x: Float[Array, " n"], mode) -> Float[Array, " n_guards"]:
         return self._guards(self.parameters, t, x, mode)
 
     def jump(self, t, x: Float[Array, " n"], mode, event):
         return self._jump(self.parameters, t, x, mode, event)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether to evaluate the vector field in loops: if it has many operations, to
+        compile it takes longer than to go round them."""
+        return self._flow.size > _LARGE
 
     @property
     def n_guards(self) -> int:

@@ -22,7 +22,7 @@ from ._flat import FlatSystem
 from ._pack import Packer
 from ._primitives import abstract_eval, is_linear
 from ._saltation import directional, event_map, event_tangent
-from ._step import flow_for
+from ._step import flow_for, pull_flow
 from ._tape import Row, Tape
 from ._tie import tie
 
@@ -102,12 +102,6 @@ class _Rows:
         # What was written down carries no tangent.
         self._table = jax.vmap(self._packer.pack)(rows) if twice else tape.table
 
-    def read(self, i):
-        return tuple(_entry(table, i) for table in self._table)
-
-    def unpack(self, entry) -> Row:
-        return self._packer.unpack(entry)
-
     def read_pair(self, i):
         """Row `i` and the one after it."""
         size = self._table[0].shape[0]
@@ -118,8 +112,8 @@ class _Rows:
     def unpack_pair(self, pair) -> tuple[Row, Row]:
         """If there is no row after it, the second is any other."""
         at, entries = pair
-        here = self.unpack(tuple(_entry(two, at) for two in entries))
-        return here, self.unpack(tuple(two[-1] for two in entries))
+        here = self._packer.unpack(tuple(_entry(two, at) for two in entries))
+        return here, self._packer.unpack(tuple(two[-1] for two in entries))
 
 
 #
@@ -335,50 +329,49 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
     del leaves
     num_rows = eqxi.unvmap_max(tape.num_rows)
 
+    combined = lambda moving: eqx.combine(moving, fixed)
+
     def flow(row: Row, ct):
         """Back through the flow of a row."""
+        if tape.projects:
+            fn = lambda moving, x: row_flow(combined(moving), row, x)
+            return jax.vjp(fn, moving, row.x)[1](ct)
+        return pull_flow(
+            recording.solver, combined, moving, row.t, row.dt, row.x, row.mode, ct
+        )
 
-        def fn(moving, x):
-            system = eqx.combine(moving, fixed)
-            return row_flow(system, row, x)
-
-        _, vjp = jax.vjp(fn, moving, row.x)
-        return vjp(ct)
-
-    def event(row: Row, ct, ct_t):
-        """Back through the saltation rule: its transpose, line by line."""
+    def event(row: Row, after, ct, ct_t):
+        """Back through the saltation rule: its transpose, line by line. `after` is the
+        recorded state and mode after the event."""
         t, x, mode = row.t + row.dt, row.x_pre, row.mode
         fired = row.event >= 0
         event = jnp.maximum(row.event, 0)
         if twice:
             _, vjp = jax.vjp(
-                lambda moving, x: event_map(
-                    eqx.combine(moving, fixed), t, x, mode, event
-                ),
+                lambda moving, x: event_map(combined(moving), t, x, mode, event),
                 moving,
                 x,
             )
             return *vjp((ct, ct_t)), jnp.zeros_like(ct_t)
-        flow = system.flow(t, x, mode)
-        g, rate = system.guard_rates(t, x, mode, flow)
-        g, rate = g[event], jnp.where(fired, rate[event], 1)
+
+        def guard(moving, t, x):
+            return combined(moving).guards(t, x, mode)[event]
 
         def jump(moving, t, x):
-            return eqx.combine(moving, fixed).jump(t, x, mode, event)
+            return combined(moving).jump(t, x, mode, event)[0]
 
-        (x_plus, mode_plus), vjp_jump = _vjp_first(jump, moving, t, x)
+        flow, flow_after = system.flows(t, (x, mode), after)
+        g, vjp_guard = jax.vjp(guard, moving, t, x)
+        dg_system, dg_t, dg_x = vjp_guard(jnp.ones_like(g))
+        rate = jnp.where(fired, dg_t + dg_x @ flow, 1)
+        _, vjp_jump = jax.vjp(jump, moving, t, x)
         ct_system, ct_time, ct_x = vjp_jump(ct)
-        ct_dt = ct_time + ct_x @ flow - ct @ system.flow(t, x_plus, mode_plus) + ct_t
+        ct_dt = ct_time + ct_x @ flow - ct @ flow_after + ct_t
         inside = g < -tape.guard_set_tol * jnp.abs(rate)
-
-        def guard(moving, x):
-            return eqx.combine(moving, fixed).guards(t, x, mode)[event]
-
-        _, vjp_guard = jax.vjp(guard, moving, x)
-        ct_system2, ct_x2 = vjp_guard(jnp.where(inside, 0, -ct_dt / rate))
+        ct_g = jnp.where(inside, 0, -ct_dt / rate)
         return (
-            jtu.tree_map(jnp.add, ct_system, ct_system2),
-            ct_x + ct_x2,
+            jtu.tree_map(lambda a, b: a + ct_g * b, ct_system, dg_system),
+            ct_x + ct_g * dg_x,
             jnp.where(inside, ct_dt, 0),
         )
 
@@ -388,8 +381,10 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
             lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b)), total, more
         )
 
-    def retreat(i, entry, given, carried, large):
-        row = rows.unpack(entry)
+    def retreat(i, pair, given, carried, large):
+        row, next_ = rows.unpack_pair(pair)
+        last = i + 1 >= tape.num_rows
+        after = where(last, (tape.x_end, tape.mode_end), (next_.x, next_.mode))
         ct, ct_t, small = carries.unpack(carried)
         ct_system = eqx.combine(small, large)
         zero = jnp.zeros_like(ct), jnp.zeros_like(ct), jnp.zeros_like(ct_t)
@@ -400,7 +395,7 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
         fired = row.event >= 0
 
         def back_event():
-            d_system, d_x, d_t = event(row, ct, ct_t + ct_event)
+            d_system, d_x, d_t = event(row, after, ct, ct_t + ct_event)
             return (
                 jnp.where(fired, d_x, ct),
                 jnp.where(fired, d_t, ct_t),
@@ -424,11 +419,11 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
 
     def body(carry):
         i, carried, large = carry
-        entry = rows.read(i)
+        pair = rows.read_pair(i)
         given = tuple(_entry(table, i) for table in tables) if asked_rows else tables
         return compute_if(
             i >= 0,
-            lambda: retreat(i, entry, given, carried, large),
+            lambda: retreat(i, pair, given, carried, large),
             (i, carried, large),
         )
 
@@ -476,12 +471,6 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
         t0=None if wanted.t0 is None else dead(ct_t0),
         t1=None if wanted.t1 is None else dead(ct_t1),
     )
-
-
-def _vjp_first(fn, *primals):
-    """`jax.vjp` of the first of the two outputs; the second is not differentiable."""
-    out, vjp, aux = jax.vjp(fn, *primals, has_aux=True)
-    return (out, aux), vjp
 
 
 def _entry(buffer, i):

@@ -25,6 +25,7 @@ from ._projection import ProjectionLoop
 from ._replay import Inputs, push, Recording
 from ._step import with_gradients
 from ._tape import Tape
+from ._tie import tie
 
 
 @eqx.filter_custom_jvp
@@ -46,7 +47,11 @@ def tape_of(
     `t1`, which themselves carry none. `compute` is what `traced_once` returns.
     """
     del t0_shift, t1_shift
-    return compute(system, x0, t0, t1, mode0, settings)
+    tape: Tape = compute(system, x0, t0, t1, mode0, settings)
+    # Known only where a derivative is asked for: below, and then for each lane of a
+    # batch.
+    smooth = tie(tape.smooth, (system, tape))
+    return eqx.tree_at(lambda t: t.smooth, tape, smooth)
 
 
 def traced_once(*inputs) -> Callable:
@@ -70,7 +75,6 @@ def _tape_jvp(primals, tangents, **kwargs):
     tape = tape_of(*primals, **kwargs)
     continuous = ~_discontinuous(system, tape)
     transversal = ~jnp.any(tape.fired & (tape.rate == 0))
-    # Known only where a derivative is asked for.
     tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & transversal)
     recording = Recording(
         system=system,

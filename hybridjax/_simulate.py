@@ -128,14 +128,15 @@ def simulate(
             raise ValueError(
                 f"Argument `{name}` must be at least 1, but it is {value}."
             )
-    if not is_traced((begin.t, end)):
-        for name, value in (("t0", begin.t), ("t1", end)):
+    # What was given, as within `jax.jit` all arrays are traced that JAX makes.
+    if not is_traced((t0, t1)):
+        for name, value in (("t0", t0), ("t1", t1)):
             if not np.isfinite(value):
                 raise ValueError(
                     f"Argument `{name}` must be finite, but it is {value}."
                 )
-        if end < begin.t:
-            raise ValueError(_backward(begin.t, end))
+        if t1 < t0:
+            raise ValueError(_backward(t0, t1))
     if dt0 is not None:
         dt0 = as_time(dt0, dtype, "dt0")
     controller = _dynamic_tolerances(stepsize_controller, dtype)
@@ -150,27 +151,36 @@ def simulate(
         max_events=int(max_events),
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
-    sol, verdict = _simulate(*problem, solver, settings, saveat, checkpoints)
+    # What is not traced is not differentiated: then that is not compiled.
+    moves = is_traced(t0)
+    sol, verdict = _simulate(*problem, solver, settings, saveat, checkpoints, moves)
     return certify(sol, verdict, _messages(begin.system)) if throw else sol
 
 
 @eqx.filter_jit
-def _simulate(system, t0, t1, x0, mode0, args, solver, settings, saveat, checkpoints):
+def _simulate(
+    system, t0, t1, x0, mode0, args, solver, settings, saveat, checkpoints, t0_moves
+):
     def piece(t0, t1, x0, mode0):
-        return _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat)
+        return _piece(
+            system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves
+        )
 
     if checkpoints is None:
         return piece(t0, t1, x0, mode0)
     return in_pieces(piece, t0, t1, x0, mode0, int(checkpoints), settings.max_events)
 
 
-def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat):
+def _piece(
+    system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves
+):
     settings = stop_gradient(settings)
     start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
     flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args, solver)
-    # To start a little later with the same state is to start in time with the state
-    # that flows there.
-    x_flat = shift_time(flat, start_time, x_flat, mode0, start_time - t0)
+    if t0_moves:
+        # To start a little later with the same state is to start in time with the state
+        # that flows there.
+        x_flat = shift_time(flat, start_time, x_flat, mode0, start_time - t0)
     tape = tape_of(
         flat,
         x_flat,

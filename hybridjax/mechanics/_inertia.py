@@ -9,12 +9,18 @@ from jaxtyping import Array, Bool, Float
 from ._dot import dot
 
 
-def coriolis(mass_matrix: Callable, q, v, args) -> Float[Array, " d"]:
-    r"""$\dot M \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$: the forces that come
-    of a mass matrix that is not constant."""
-    momentum = lambda q: apply_mass(mass_matrix(q, args), v)
-    _, transport = jax.jvp(momentum, (q,), (v,))
-    return transport - jax.grad(lambda q: 0.5 * dot(momentum(q), v))(q)
+def inertia(mass_matrix: Callable, q, v, args) -> tuple[Array, Float[Array, " d"]]:
+    r"""The mass matrix, and the forces that come of it if it is not constant: $\dot M
+    \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$."""
+
+    def momentum(q):
+        mass = mass_matrix(q, args)
+        return apply_mass(mass, v), mass
+
+    along, pull, mass = jax.vjp(momentum, q, has_aux=True)
+    _, transport = jax.jvp(lambda q: momentum(q)[0], (q,), (v,))
+    (gradient,) = pull(v.astype(along.dtype))
+    return mass, transport - gradient / 2
 
 
 def apply_mass(mass, v):

@@ -29,18 +29,20 @@ def least_solve(matrix, b, weights, *, positive: bool = False):
         q, r = jnp.linalg.qr(regular)
         inverse = triangular(r, q.T)
 
-    def refine(inverse):
-        def solve(matvec, b):
-            x = dot(inverse, b)
-            for _ in range(2):
-                x = x + dot(inverse, b - matvec(x))
-            return x
+    return _refined(matrix, lax.stop_gradient(inverse), b)
 
-        return solve
 
-    return lax.custom_linear_solve(
-        lambda x: dot(matrix, x),
-        b,
-        solve=refine(inverse),
-        transpose_solve=refine(inverse.T),
-    )
+@jax.custom_jvp
+def _refined(matrix, inverse, b):
+    x = dot(inverse, b)
+    for _ in range(2):
+        x = x + dot(inverse, b - dot(matrix, x))
+    return x
+
+
+@_refined.defjvp
+def _refined_jvp(primals, tangents):
+    # One more solution with the same factor; the inverse is only a means.
+    (matrix, inverse, _), (d_matrix, _, d_b) = primals, tangents
+    x = _refined(*primals)
+    return x, _refined(matrix, inverse, d_b - dot(d_matrix, x))

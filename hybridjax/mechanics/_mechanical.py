@@ -410,21 +410,22 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def point(self, t, q, v, args) -> "_Point":
         """What the contacts look like in a state, whatever their mode."""
 
-        def gap(t, q):
-            a = self.gap(q, args)
-            return a if self.surface is None else a - self.surface(t, args)
+        def rows(q):
+            a, pull = jax.vjp(lambda q: self.gap(q, args), q)
+            (normals,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
+            if self.tangents is None:
+                return normals, a
+            return jnp.concatenate([normals, self.tangents(q, args)]), a
 
-        along = lambda fn: jax.jvp(fn, (t, q), (jnp.ones_like(t), v))
-        (a, rate), (_, bias) = along(
-            lambda t, q: jax.jvp(gap, (t, q), (jnp.ones_like(t), v))
-        )
-        jacobian = jax.jacrev(lambda q: self.gap(q, args))(q)
-        if self.tangents is not None:
-            tangents = lambda t, q: self.tangents(q, args)  # pyright: ignore
-            slide, slide_bias = along(lambda t, q: dot(tangents(t, q), v))
-            jacobian = jnp.concatenate([jacobian, tangents(t, q)])
-            rate = jnp.concatenate([rate, slide])
-            bias = jnp.concatenate([bias, slide_bias])
+        jacobian, turning, a = jax.jvp(rows, (q,), (v,), has_aux=True)
+        rate, bias = dot(jacobian, v), dot(turning, v)
+        if self.surface is not None:
+            n, one = self.n_contacts, jnp.ones_like(t)
+            surface = lambda t: self.surface(t, args)  # pyright: ignore
+            along = lambda t: jax.jvp(surface, (t,), (one,))
+            (s, s_rate), (_, s_bias) = jax.jvp(along, (t,), (one,))
+            a = a - s
+            rate, bias = rate.at[:n].add(-s_rate), bias.at[:n].add(-s_bias)
         solved, _ = self.body.solve(t, q, v, args, jacobian.T)
         unconstrained, response = solved[:, 0], solved[:, 1:]
         spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))

@@ -13,7 +13,7 @@ from .._start import is_traced
 from .._system import AbstractSelfStartingSystem
 from ._dot import dot
 from ._formulation import AbstractFormulation, Constraints, IndexOne
-from ._inertia import accelerate, coriolis, is_regular, SINGULAR
+from ._inertia import accelerate, inertia, is_regular, SINGULAR
 from ._least_solve import least_solve
 from ._shapes import check_shapes
 
@@ -285,8 +285,8 @@ class Multibody(AbstractSelfStartingSystem):
     def solve(self, t, q, v, args, forces: Float[Array, "d k"]):
         """The acceleration and the multipliers, and what each column of `forces` would
         add to them: of shapes `(d, 1 + k)` and `(m, 1 + k)`."""
-        force = self.effort(t, q, v, args) - coriolis(self.mass_matrix, q, v, args)
-        mass = self.mass_matrix(q, args).astype(q.dtype)
+        mass, gyroscopic = inertia(self.mass_matrix, q, v, args)
+        force, mass = self.effort(t, q, v, args) - gyroscopic, mass.astype(q.dtype)
         forces = jnp.concatenate([force[:, None], forces], axis=1).astype(q.dtype)
         if self.constraints is None:
             return accelerate(mass, forces), jnp.zeros((0, forces.shape[1]), q.dtype)

@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._event_selected import EventSelectedSystem
 from .._parameter import parameter
-from ._inertia import accelerate, coriolis
+from ._inertia import accelerate, inertia
 
 
 def soft_contacts(
@@ -93,8 +93,8 @@ class _SoftContacts(eqx.Module):
         _, pull_back = jax.vjp(gap, q)
         (push,) = pull_back(jnp.where(active, -alpha, 0.0))
         force = self.effort(t, q, v, args) + push
-        force = force - coriolis(self.mass_matrix, q, v, args)
-        return v, accelerate(self.mass_matrix(q, args), force)
+        mass, gyroscopic = inertia(self.mass_matrix, q, v, args)
+        return v, accelerate(mass, force - gyroscopic)
 
 
 class _Sides(eqx.Module):

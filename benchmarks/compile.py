@@ -100,7 +100,8 @@ def _robot(build, legs):
         torso, thighs, shanks = a[2], a[3::2], a[4::2]
         return jnp.stack([thighs - torso, shanks - thighs], axis=1).ravel()
 
-    rest = jnp.concatenate([jnp.array([0.0, 0.5, 0.0]), jnp.tile(bent(), legs)])
+    rest = jnp.concatenate([jnp.zeros(3), jnp.tile(jnp.array([0.5, -0.5]), legs)])
+    rest = rest.at[1].set(0.05 - jnp.min(build().gap(rest, None)))
 
     def torques(t, q, v, stiffness):
         return -stiffness * (joints(q) - joints(rest)) - 0.05 * joints(v)
@@ -112,12 +113,6 @@ def _robot(build, legs):
         return simulate(build(torques), 0.3, x0, free, stiffness).x1[0][1]
 
     return height, jnp.concatenate([jnp.full(2 * legs, 50.0), rest])
-
-
-def bent():
-    import jax.numpy as jnp
-
-    return jnp.array([0.5, -0.5])
 
 
 def monoped():

@@ -8,6 +8,7 @@ from ._automaton import (
     Transition as Transition,
 )
 from ._b_derivative import b_derivative as b_derivative, BDerivative as BDerivative
+from ._compiler_options import compiler_options as compiler_options
 from ._errors import SimulationError as SimulationError
 from ._event_selected import EventSelectedSystem as EventSelectedSystem
 from ._locate import Locate as Locate

@@ -115,9 +115,9 @@ def _check(failed, values: PyTree, message: Callable[[Any], str]):
     return _check_p.bind(failed, *leaves, raiser=raiser)
 
 
-# The message of the error that was raised last inside a compiled program. JAX hides the
-# exception itself within a long text of its own.
-_last_message: list[str] = []
+# The messages of the errors that were raised inside compiled programs since this was
+# cleared. JAX hides the exception itself within a long text of its own.
+_messages: list[str] = []
 
 
 def _raise(failed, values, message):
@@ -126,7 +126,7 @@ def _raise(failed, values, message):
         return np.asarray(True)
     first = np.unravel_index(np.argmax(failed), failed.shape)
     text = message(jtu.tree_map(lambda value: np.asarray(value)[first], values))
-    _last_message[:] = [text]
+    _messages.append(text)
     raise SimulationError(text)
 
 
@@ -165,13 +165,12 @@ mlir.register_lowering(
 def clean_errors(fn: Callable) -> Any:
     """Calls `fn`, waits for what it returns, and raises a `SimulationError` from a
     compiled program as itself."""
-    _last_message.clear()
+    _messages.clear()
     try:
         out = fn()
         return out if is_traced(out) else jax.block_until_ready(out)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if _last_message and _last_message[0] in str(error):
-            text = _last_message[0]
-        else:
+        texts = [text for text in _messages if text in str(error)]
+        if not texts:
             raise
-    raise SimulationError(text)
+    raise SimulationError(texts[0])

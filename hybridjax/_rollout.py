@@ -9,10 +9,12 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from ._errors import clean_errors
+from ._start import is_traced
 
 
 def rollout(
@@ -46,8 +48,10 @@ def rollout(
         pytree of arrays.
     - `batch`: a pytree of arrays of shape `(lanes, ...)`.
     - `mesh`: the devices; the lanes are divided among all of them. `None` is the
-        default device. For devices of several hosts, see
-        `docs/scale.md`.
+        default device; or all CPUs, if JAX has several of them
+        (`jax.config.update("jax_num_cpu_devices", n)`, before anything is computed),
+        unless a default device or a mesh has been set, or `batch` has been put on
+        devices. For devices of several hosts, see `docs/scale.md`.
     - `chunk_size`: how many lanes a device works on at a time; `None` is all of its
         own. The work space is that of one chunk, also in reverse mode, for which every
         chunk is then simulated once more.
@@ -78,7 +82,24 @@ def rollout(
             f"Argument `chunk_size` must be a positive integer or None, but it is "
             f"{chunk_size!r}."
         )
+    if mesh is None:
+        (lanes,) = sizes
+        mesh = _all_cpus(arrays, lanes)
     return clean_errors(lambda: _rollout(fn, batch, mesh, chunk_size, progress_meter))
+
+
+def _all_cpus(arrays, lanes) -> Mesh | None:
+    """All CPUs, if there are several, and nobody has said what to compute on."""
+    if jax.default_backend() != "cpu" or jax.process_count() > 1:
+        return None
+    devices = jax.devices()[:lanes]
+    said = jax.config.jax_default_device is not None  # pyright: ignore
+    said = said or not jax.sharding.get_abstract_mesh().empty
+    known = [a for a in arrays if isinstance(a, jax.Array) and not is_traced(a)]
+    said = said or any(a.committed for a in known)
+    if said or len(devices) == 1:
+        return None
+    return Mesh(np.array(devices), ("lanes",))
 
 
 @eqx.filter_jit

@@ -1,3 +1,4 @@
+import functools
 from typing import Any
 
 import diffrax as dfx
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import PyTree, Real
 
 from ._checkpoints import in_pieces
+from ._compiler_options import compiler_options, is_outermost
 from ._core import tape_of, traced_once
 from ._errors import certify, Messages, Verdict
 from ._event_selected import EventSelectedSystem
@@ -153,11 +155,22 @@ def simulate(
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
     # What is not traced is not differentiated: then that is not compiled.
     moves = is_traced(t0)
-    sol, verdict = _simulate(*problem, solver, settings, saveat, checkpoints, moves)
+    # A program of its own chooses how it is compiled.
+    run = _outermost() if is_outermost() else _inner()
+    sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
     return certify(sol, verdict, _messages(begin.system)) if throw else sol
 
 
-@eqx.filter_jit
+@functools.cache
+def _outermost():
+    return eqx.filter_jit(_simulate, compiler_options=compiler_options())
+
+
+@functools.cache
+def _inner():
+    return eqx.filter_jit(_simulate)
+
+
 def _simulate(
     system, t0, t1, x0, mode0, args, solver, settings, saveat, checkpoints, t0_moves
 ):

@@ -160,10 +160,11 @@ def pull_flow(solver, system_of: Callable, moving, t, dt, x, mode, ct):
         _, vjp = jax.vjp(lambda moving, at: slope(moving, i, at), moving, at)
         d_moving, d_at = vjp(ct_ks[i])
         ct_moving = jtu.tree_map(jnp.add, ct_moving, d_moving)
-        return ct_moving, ct_x + d_at, ct_ks + weights[i][:, None] * d_at
+        return ct_moving, ct_x + d_at, ct_ks + jnp.outer(weights[i], d_at)
 
     zeros = jtu.tree_map(jnp.zeros_like, moving)
-    ct_moving, ct_x, _ = lax.fori_loop(0, size, back, (zeros, ct, last[:, None] * ct))
+    init = zeros, ct, jnp.outer(last, ct)
+    ct_moving, ct_x, _ = lax.fori_loop(0, size, back, init)
     return ct_moving, ct_x
 
 

@@ -1,13 +1,20 @@
+import importlib.metadata
 import os
 
 
 # Figures are made without a display, also in the processes that tests start.
 os.environ["MPLBACKEND"] = "Agg"
-# Compilation is what the tests cost. Machine code that is optimised less takes a fifth
-# less of it; the passes that could change a result, those of XLA itself, all run.
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
-)
+# Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, for
+# all programs. (XLA ends a process that has a flag which it does not know.)
+_flags = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,"
+    "while-loop-constant-sinking",
+]
+if importlib.metadata.version("jaxlib").startswith("0.10."):
+    _flags.append("--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags])
 
 import hypothesis
 import jax

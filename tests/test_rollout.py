@@ -46,6 +46,7 @@ _HEIGHTS = jnp.linspace(0.5, 1.5, 21)
 
 
 _OPTIONS = {
+    "all CPUs": lambda: dict(),
     "mesh": lambda: dict(mesh=_mesh()),
     "chunks": lambda: dict(chunk_size=4),
     "both": lambda: dict(
@@ -87,6 +88,18 @@ def test_devices_do_not_wait_for_each_other():
     assert "while" in text and re.search(collective, text) is None
     out = fn(heights)["x1"]
     assert len(out.sharding.device_set) == 8
+
+
+def test_which_devices():
+    # All CPUs, unless something else was said; not more than there are lanes.
+    devices = lambda out: len(out.sharding.device_set)
+    fn = lambda q: hj.rollout(lambda q: 2 * q, q)
+    assert devices(fn(_HEIGHTS)) == 8
+    assert devices(fn(_HEIGHTS[:3])) == 3
+    first, second = jax.devices()[:2]
+    assert fn(jax.device_put(_HEIGHTS, second)).sharding.device_set == {second}
+    with jax.default_device(first):
+        assert fn(np.asarray(_HEIGHTS)).sharding.device_set == {first}
 
 
 def test_progress_meter(capfd):

@@ -1,0 +1,210 @@
+"""Programs: without callbacks, cached, exported, compiled ahead of time, traced once."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import diffrax as dfx
+import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hybridjax import models
+from hybridjax.mechanics._dot import dot
+from jax import export
+
+from .helpers import ball_outcome
+
+
+# Height, speed, gravity, restitution; a ball bounces twice until 1.5.
+_Z = jnp.array([1.0, 0.2, 9.81, 0.8])
+
+
+def _height(z, t0=0.0, t1=1.5, **options):
+    ball = models.BouncingBall(gravity=z[2], restitution=z[3])
+    options = dict[str, Any](max_steps=64, max_events=4, throw=False) | options
+    return hj.simulate(ball, t0, t1, z[:2], 0, **options).x1[0]
+
+
+def _exact():
+    value = lambda z: ball_outcome(z, 2, t1=1.5)[0]
+    return jax.value_and_grad(value)(_Z)
+
+
+#
+# Callbacks
+#
+
+
+def _projected(z):
+    octants = models.affine_octants()
+    t1 = 1.0 + 0 * z[0]
+    return hj.simulate(
+        octants, 0.0, t1, z[:3], event_method=hj.Project(0.01), throw=False
+    ).x1[0]
+
+
+_PROGRAMS = {
+    "value": _height,
+    "gradient": jax.value_and_grad(_height),
+    "jvp": lambda z: jax.jvp(_height, (z,), (z,)),
+    "hessian": jax.hessian(_height),
+    "times": jax.grad(lambda z: _height(z, t0=0.1 * z[1], t1=1.5 * z[0])),
+    # Not its gradient: the linear solve in that is of lineax, which checks it.
+    "implicit": lambda z: _height(z, solver=dfx.Kvaerno3()),
+    "checkpoints": jax.grad(lambda z: _height(z, checkpoints=2)),
+    "Project": jax.grad(_projected),
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_no_callback(name):
+    assert "callback" not in jax.jit(_PROGRAMS[name]).lower(_Z).as_text()
+    assert "callback" not in jax.jit(jax.vmap(_PROGRAMS[name])).lower(_Z[None]).as_text()
+
+
+def test_callback_only_in_a_program_of_the_user():
+    # So that the test above can fail; and so that errors are raised there.
+    throws = jax.jit(lambda z: _height(z, throw=True))
+    assert "callback" in throws.lower(_Z).as_text()
+
+
+@pytest.mark.parametrize("of", ["value", "grad", "vmap", "vmap of grad"])
+def test_eager_calls_raise(of):
+    # A ball that does not stop bouncing: also where JAX transforms what fails, what
+    # comes is the error itself.
+    fails = lambda z: _height(z, throw=True, t1=9.0)
+    fn = {
+        "value": fails,
+        "grad": jax.grad(fails),
+        "vmap": lambda z: jax.vmap(fails)(z[None]),
+        "vmap of grad": lambda z: jax.vmap(jax.grad(fails))(z[None]),
+    }[of]
+    with pytest.raises(hj.SimulationError, match=r"max_events`\.\nAt time \d"):
+        fn(_Z)
+
+
+def test_traced_times():
+    run = lambda t0, t1: hj.simulate(
+        models.BouncingBall(), t0, t1, _Z[:2], 0, max_steps=64, throw=False
+    )
+    results = jax.jit(jax.vmap(lambda t0, t1: run(t0, t1).result))(
+        jnp.array([0.0, 1.0, jnp.nan, 0.0, 0.5]),
+        jnp.array([1.0, 0.0, 1.0, jnp.inf, 0.5]),
+    )
+    good = results == hj.RESULTS.successful
+    assert good.tolist() == [True, False, False, False, True]
+    assert (results == hj.RESULTS.invalid_interval).tolist() == (~good).tolist()
+    # What is known is an error when it is traced.
+    with pytest.raises(ValueError, match="`t1` must not be less than `t0`"):
+        jax.jit(lambda z: _height(z, t0=2.0))(_Z)
+
+
+#
+# Cache, export, ahead of time
+#
+
+
+def test_persistent_cache(tmp_path):
+    program = Path(__file__).parent / "cached_process.py"
+    outputs = []
+    for _ in range(2):
+        run = subprocess.run(
+            [sys.executable, str(program), str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        outputs.append([float(word) for word in run.stdout.split()])
+    (found_first, missed, *first), (found, missed_again, *second) = outputs
+    assert missed > 0
+    assert found == found_first + missed
+    assert missed_again == 0
+    assert first == second
+
+
+def test_export():
+    program = jax.jit(jax.value_and_grad(_height))
+    loaded = export.deserialize(export.export(program)(_Z).serialize())
+    got, expected = loaded.call(_Z), _exact()
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-9)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-9)
+
+
+def test_ahead_of_time():
+    compiled = jax.jit(jax.value_and_grad(_height)).lower(_Z).compile()
+    got, expected = compiled(_Z), _exact()
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-9)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("goal", ["fast_to_run", "fast_to_compile"])
+def test_compiler_options(goal):
+    options = hj.compiler_options(goal)
+    assert len(options) > 0 or jax.default_backend() != "cpu"
+    got = jax.jit(jax.value_and_grad(_height), compiler_options=options)(_Z)
+    expected = _exact()
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-9)
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-9)
+
+
+def test_compiler_options_that_do_not_exist():
+    with pytest.raises(ValueError, match="`goal` must be one of.*'fast_to_compile'"):
+        hj.compiler_options("fast")  # pyright: ignore
+
+
+#
+# Traces
+#
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.value_and_grad, jax.hessian])
+def test_traced_once(transform):
+    calls = []
+
+    class Counted(hj.AbstractHybridSystem):
+        def flow(self, t, x, mode, args):
+            calls.append("flow")
+            return jnp.stack([x[1], -args])
+
+        def guards(self, t, x, mode, args):
+            calls.append("guards")
+            return x[:1]
+
+        def jump(self, t, x, mode, event, args):
+            calls.append("jump")
+            return -0.8 * x, mode
+
+    def loss(z):
+        sol = hj.simulate(Counted(), 0.0, 1.0, z[:2], 0, z[2], max_steps=64)
+        return sol.x1[0] + sol.events.t[0] + sol.xs[0, 1]
+
+    jax.jit(transform(loss)).lower(_Z)
+    assert calls == ["flow", "guards", "jump"]
+
+
+#
+# Small products
+#
+
+
+@pytest.mark.parametrize("lanes", [None, 3, 40])
+def test_dot(lanes):
+    # Sums for few lanes, products of matrices for many, in any combination.
+    rng = np.random.default_rng(0)
+    for left, right in (((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,))):
+        a, b = rng.normal(size=left), rng.normal(size=right)
+        for batched in ((0, 0), (0, None), (None, 0)) if lanes else ((None, None),):
+            stack = lambda v, axis: v if axis is None else np.stack([v] * lanes)
+            args = [stack(v, axis) for v, axis in zip((a, b), batched, strict=True)]
+            of = lambda fn, d=batched: jax.vmap(fn, d) if lanes else fn
+            loss = lambda product: lambda a, b: jnp.sum(jnp.sin(product(a, b)))
+            exact = lambda a, b: jnp.matmul(a, b, precision="highest")
+            for take in (lambda p: p, lambda p: jax.grad(loss(p), (0, 1))):
+                got, expected = of(take(dot))(*args), of(take(exact))(*args)
+                same = lambda g, e: np.testing.assert_allclose(g, e, atol=1e-14)
+                jax.tree.map(same, got, expected)

@@ -29,6 +29,7 @@ an environment of its own. Prints a Markdown table; all of hybridjax takes ten m
 
 import argparse
 import importlib
+import itertools
 import json
 import os
 import re
@@ -61,10 +62,9 @@ MAX_STEPS, MAX_EVENTS = 1024, 32
 def build(peer: str, problem: str, what: str):
     if problem in PEERS["diffrax"]:
         sys.path.insert(0, str(HERE / "peers"))
-        from problems import PROBLEMS
-
+        problems = importlib.import_module("problems").PROBLEMS
         name = {"P5": "P5, 1000 lanes"}.get(problem, problem)
-        (shared,) = (p for p in PROBLEMS if p.name == name)
+        (shared,) = (p for p in problems if p.name == name)
         program = importlib.import_module(f"peer_{peer}").build(shared, what)
         return program.run, program.theta
 
@@ -163,7 +163,8 @@ def mjx_hopper():
 
     p, angles = hoppers.hoppers()
     solve = hoppers.mjx_solver()
-    return lambda p: solve(p, angles[0])[0][0], p[0]
+    settings = 0.002, 0.014, round(hoppers.END / 0.002)
+    return lambda p: solve(p, angles[0], *settings)[0], p[0]
 
 
 #
@@ -259,29 +260,27 @@ def main() -> None:
         return
     pythons = dict(pair.split("=", 1) for pair in given.python)
     options = [given.options] if given.options else []
-    print("| | | | trace | lower | compile | first | from the cache | kernels | lines |")
-    print("| --- " * 10 + "|")
-    for problem in given.problems:
-        for what in given.whats:
-            for peer in given.peers:
-                if problem not in PEERS[peer]:
-                    continue
-                python = pythons.get(peer, sys.executable)
-                ours = options if peer == "hybridjax" else []
-                with tempfile.TemporaryDirectory() as cache:
-                    run = lambda: in_a_process(
-                        python, cache, peer, problem, what, *ours
-                    )
-                    cold = run()
-                    warm = {} if given.once else run()
-                cells = [problem, what, peer]
-                if "error" in cold:
-                    print("| " + " | ".join([*cells, cold["error"]]) + " |", flush=True)
-                    continue
-                cells += [f"{cold[name]:.2f}" for name in COLUMNS]
-                cells += [f"{warm['first']:.2f}" if "first" in warm else ""]
-                cells += [str(cold["kernels"]), str(cold["lines"])]
-                print("| " + " | ".join(cells) + " |", flush=True)
+    header = ["", "", "", *COLUMNS, "from the cache", "kernels", "lines"]
+    print("| " + " | ".join(header) + " |")
+    print("| --- " * len(header) + "|")
+    for problem, what, peer in itertools.product(
+        given.problems, given.whats, given.peers
+    ):
+        if problem not in PEERS[peer]:
+            continue
+        python = pythons.get(peer, sys.executable)
+        arguments = [peer, problem, what, *(options if peer == "hybridjax" else [])]
+        with tempfile.TemporaryDirectory() as cache:
+            cold = in_a_process(python, cache, *arguments)
+            warm = {} if given.once else in_a_process(python, cache, *arguments)
+        cells = [problem, what, peer]
+        if "error" in cold:
+            print("| " + " | ".join([*cells, cold["error"]]) + " |", flush=True)
+            continue
+        cells += [f"{cold[name]:.2f}" for name in COLUMNS]
+        cells += [f"{warm['first']:.2f}" if "first" in warm else ""]
+        cells += [str(cold["kernels"]), str(cold["lines"])]
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":

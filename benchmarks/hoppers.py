@@ -260,8 +260,9 @@ def hybridjax_rows(p, angle) -> tuple[list[Row], Reference]:
     return rows, exact
 
 
-def mjx_rows(p, angle) -> tuple[list[Row], str]:
-    """And what reverse mode says."""
+def mjx_solver():
+    """The final state, from `p`, the angle, the step, the contact's duration (s), and
+    the number of steps."""
     from _mjx import Hopper
 
     hopper = Hopper(
@@ -277,6 +278,13 @@ def mjx_rows(p, angle) -> tuple[list[Row], str]:
 
     def solve(p, angle, *setting):
         return hopper(p[0], p[1], *start(p, angle), *setting)
+
+    return solve
+
+
+def mjx_rows(p, angle) -> tuple[list[Row], str]:
+    """And what reverse mode says."""
+    solve = mjx_solver()
 
     def gradient(p, angle, *setting):
         along = lambda e: jax.jvp(lambda p: solve(p, angle, *setting)[0], (p,), (e,))

@@ -10,7 +10,7 @@ from jax.extend.core import get_opaque_trace_state
 
 
 # Only for CPUs: there these take a third to a half of the time to compile. The passes
-# look for work to move into loops and out of them, again and again. (Without another one,
+# look for work to move into loops and out of them, again and again. (Without another,
 # `simplify-while-loops`, tapes that nobody reads would be written.)
 _PASSES = "while-loop-invariant-code-motion,while-loop-constant-sinking"
 _SAME_SPEED = {
@@ -27,7 +27,8 @@ def compiler_options(
     """Options for `jax.jit(f, compiler_options=...)` with which a simulation compiles
     sooner on CPUs. An empty dictionary on other devices.
 
-    [`hybridjax.simulate`][] uses the first where nothing is around it, no `jax.jit`, `jax.grad` or `jax.vmap`.
+    [`hybridjax.simulate`][] uses the first where nothing is around it, no `jax.jit`,
+    `jax.grad` or `jax.vmap`.
 
     !!! example
 
@@ -59,7 +60,9 @@ def compiler_options(
         )
     if jax.default_backend() != "cpu":
         return {}
-    return {name: value for name, value in goals[goal].items() if _is_known(name, value)}
+    return {
+        name: value for name, value in goals[goal].items() if _is_known(name, value)
+    }
 
 
 @functools.cache

@@ -50,5 +50,7 @@ def convert(fn: Callable, *args) -> Converted:
 
 
 def _size(jaxpr) -> int:
-    inner = lambda eqn: [_size(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
+    inner = lambda eqn: [
+        _size(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params)
+    ]
     return sum(sum(inner(eqn)) or 1 for eqn in jaxpr.eqns)

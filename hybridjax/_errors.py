@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.extend.core
 import jax.lax as lax
 import jax.numpy as jnp
@@ -31,8 +32,8 @@ class Verdict(eqx.Module):
 
     failed: Bool[Array, ""]
     values: PyTree[Array]
-    # Whether derivatives exist, where the computation does not fail: the first, set only
-    # where one was computed; and the second. `None` where they always do.
+    # Whether derivatives exist, where the computation does not fail: the first, which
+    # is set where one was computed; and the second. `None` where they always do.
     smooth: Bool[Array, ""] | None = None
     twice: Bool[Array, ""] | None = None
 
@@ -153,13 +154,9 @@ def _batch(args, dims, *, raiser):
 
 _check_p = jax.extend.core.Primitive("hybridjax_check")
 _check_p.def_impl(_impl)
-_check_p.def_abstract_eval(
-    lambda *_, raiser: jax.core.ShapedArray((), jnp.dtype(bool))
-)
+_check_p.def_abstract_eval(lambda *_, raiser: jax.core.ShapedArray((), jnp.dtype(bool)))
 batching.primitive_batchers[_check_p] = _batch
-mlir.register_lowering(
-    _check_p, mlir.lower_fun(_in_a_program, multiple_results=False)
-)
+mlir.register_lowering(_check_p, mlir.lower_fun(_in_a_program, multiple_results=False))
 
 
 def clean_errors(fn: Callable) -> Any:

@@ -14,8 +14,8 @@ from ._stabilization import stabilized_for
 from ._system import AbstractHybridSystem
 
 
-# A body on two springs has 60 operations, one with a frictional contact 230, a robot with
-# one leg 700. In batches, loops make gradients longer by a third.
+# A body on two springs has 60 operations, one with a frictional contact 230, a robot
+# with one leg 700. In batches, loops make gradients take a third longer.
 _LARGE = 500
 
 

@@ -493,6 +493,8 @@ _THIRD = (
     "derivative of a simulation was itself differentiated. Use finite differences of "
     "second derivatives instead."
 )
+
+
 def _like_outputs(recording: Recording) -> Outputs:
     tape = recording.tape
     return Outputs(tape.x, tape.x_pre, tape.x_end, tape.t_event, tape.t_end)

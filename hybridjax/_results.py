@@ -34,9 +34,9 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     # Of times that are traced; others raise a `ValueError` in any case.
     invalid_interval = (
-        "Argument `t1` must not be less than `t0`, and both must be finite. Events have "
-        "a direction in time; to simulate backward, reverse the sign of time in the "
-        "system."
+        "Argument `t1` must not be less than `t0`, and both must be finite. Events "
+        "have a direction in time; to simulate backward, reverse the sign of time in "
+        "the system."
     )
 
 

@@ -24,7 +24,6 @@ from ._solution import event_log, Path, shift_time, Solution
 from ._start import as_time, is_traced, start
 from ._step import stop_gradient, without_gradients
 from ._system import AbstractHybridSystem, AbstractSelfStartingSystem
-from ._tape import Tape
 
 
 _TOLERANCES = ("rtol", "atol", "dtmin", "dtmax")
@@ -163,7 +162,7 @@ def simulate(
 
 @functools.cache
 def _outermost():
-    return eqx.filter_jit(_simulate, compiler_options=compiler_options())
+    return eqx.filter_jit(compiler_options=compiler_options())(_simulate)  # pyright: ignore
 
 
 @functools.cache
@@ -184,9 +183,7 @@ def _simulate(
     return in_pieces(piece, t0, t1, x0, mode0, int(checkpoints), settings.max_events)
 
 
-def _piece(
-    system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves
-):
+def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     settings = stop_gradient(settings)
     start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
     flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args, solver)

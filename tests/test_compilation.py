@@ -1,4 +1,4 @@
-"""Programs: without callbacks, cached, exported, compiled ahead of time, traced once."""
+"""Programs: without callbacks, cached, exported, ahead of time, traced once."""
 
 import subprocess
 import sys
@@ -62,7 +62,9 @@ _PROGRAMS = {
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_no_callback(name):
     assert "callback" not in jax.jit(_PROGRAMS[name]).lower(_Z).as_text()
-    assert "callback" not in jax.jit(jax.vmap(_PROGRAMS[name])).lower(_Z[None]).as_text()
+    assert (
+        "callback" not in jax.jit(jax.vmap(_PROGRAMS[name])).lower(_Z[None]).as_text()
+    )
 
 
 def test_callback_only_in_a_program_of_the_user():
@@ -192,19 +194,23 @@ def test_traced_once(transform):
 #
 
 
-@pytest.mark.parametrize("lanes", [None, 3, 40])
-def test_dot(lanes):
+_SHAPES = [((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,))]
+
+
+@pytest.mark.parametrize("axes", [(None, None), (0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("lanes", [3, 40])
+def test_dot(lanes, axes):
     # Sums for few lanes, products of matrices for many, in any combination.
-    rng = np.random.default_rng(0)
-    for left, right in (((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,))):
-        a, b = rng.normal(size=left), rng.normal(size=right)
-        for batched in ((0, 0), (0, None), (None, 0)) if lanes else ((None, None),):
-            stack = lambda v, axis: v if axis is None else np.stack([v] * lanes)
-            args = [stack(v, axis) for v, axis in zip((a, b), batched, strict=True)]
-            of = lambda fn, d=batched: jax.vmap(fn, d) if lanes else fn
-            loss = lambda product: lambda a, b: jnp.sum(jnp.sin(product(a, b)))
-            exact = lambda a, b: jnp.matmul(a, b, precision="highest")
-            for take in (lambda p: p, lambda p: jax.grad(loss(p), (0, 1))):
-                got, expected = of(take(dot))(*args), of(take(exact))(*args)
-                same = lambda g, e: np.testing.assert_allclose(g, e, atol=1e-14)
-                jax.tree.map(same, got, expected)
+    exact = lambda a, b: jnp.matmul(a, b, precision="highest")
+
+    def results(product, shapes):
+        rng = np.random.default_rng(0)
+        pairs = zip([rng.normal(size=shape) for shape in shapes], axes, strict=True)
+        args = [np.stack([v] * lanes) if axis == 0 else v for v, axis in pairs]
+        loss = lambda a, b: jnp.sum(jnp.sin(product(a, b)))
+        both = lambda a, b: (product(a, b), jax.grad(loss, (0, 1))(a, b))
+        return (both if axes == (None, None) else jax.vmap(both, axes))(*args)
+
+    same = lambda got, expected: np.testing.assert_allclose(got, expected, atol=1e-14)
+    for shapes in _SHAPES:
+        jax.tree.map(same, results(dot, shapes), results(exact, shapes))

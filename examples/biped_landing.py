@@ -15,6 +15,7 @@ Prints what it finds, and saves a picture and an animation:
 `python examples/biped_landing.py [folder]`. Most of the time is compilation.
 """
 
+import functools
 import sys
 from pathlib import Path
 
@@ -30,6 +31,9 @@ import hybridjax as hj
 import optax
 from hybridjax.mechanics import ContactMode
 from hybridjax.models import planar_biped
+
+
+jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
 
 
 drop, t1 = 0.15, 0.8  # m, s
@@ -95,7 +99,7 @@ def excess(t, x, params):
     return jnp.sum((jax.nn.relu(beyond) / weight) ** 2)
 
 
-@jax.jit
+@jit
 def land(params):
     """How far the landing is from a good one, the gradient of that, and the landing."""
     q = jnp.stack([0.0, 0.0, 0.0, thigh, shank, -thigh, -shank])
@@ -137,7 +141,7 @@ def land(params):
     return jax.value_and_grad(objective, has_aux=True)(params)
 
 
-@jax.jit
+@jit
 def forces(solution, params):
     """Of the feet, normal and tangential, at the times that were saved."""
     of = jax.vmap(biped.contact_forces, (0, 0, 0, None))

@@ -15,6 +15,7 @@ dynamical systems*, Section 7. What it leaves open is in the docstring of
 `models.five_bar`.
 """
 
+import functools
 import sys
 from pathlib import Path
 
@@ -29,6 +30,9 @@ import diffrax
 import hybridjax as hj
 from hybridjax.mechanics import Penalty
 from hybridjax.models import five_bar, five_bar_start
+
+
+jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
 
 
 natural_lengths = jnp.sqrt(jnp.array([5.0, 4.25]))  # m
@@ -69,7 +73,7 @@ def residuals(mechanism, xs):
     return jax.tree.map(largest, jax.vmap(body.residuals)(times, xs))
 
 
-@jax.jit
+@jit
 def by_penalty():
     mechanism = five_bar(natural_lengths, formulation=Penalty(1e5))
     sol = hj.simulate(
@@ -83,7 +87,7 @@ def by_penalty():
     return residuals(mechanism, sol.xs)
 
 
-@jax.jit
+@jit
 def with_sensitivity(natural_lengths, direction):
     return jax.jvp(motion, (natural_lengths,), (direction,))
 

@@ -16,6 +16,7 @@ Prints what it finds, and saves a picture and an animation:
 `python examples/hopper_jump.py [folder]`. Most of the time is compilation.
 """
 
+import functools
 import sys
 from pathlib import Path
 
@@ -31,6 +32,9 @@ import hybridjax as hj
 import optax
 from hybridjax.mechanics import ContactMode
 from hybridjax.models import planar_monoped
+
+
+jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
 
 
 step_height, step_edge, step_width = 0.12, 0.2, 0.01  # m, a smooth step
@@ -77,7 +81,7 @@ def joints(q):
 hopper = planar_monoped(torques, ground, lengths=lengths)
 
 
-@jax.jit
+@jit
 def jump(knots, t1, goal):
     """How far the robot is from its goal, the gradient of that, and the jump."""
     places, angles, weights = goal

@@ -14,6 +14,7 @@ Prints the estimate, its covariance, and how far it is from the truth; saves a p
 `python examples/identify_five_bar.py [folder]`.
 """
 
+import functools
 import itertools
 import sys
 from pathlib import Path
@@ -30,6 +31,9 @@ jax.config.update("jax_enable_x64", True)
 import diffrax
 import hybridjax as hj
 from hybridjax.models import five_bar, five_bar_start
+
+
+jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
 
 
 names = ("L01 (m)", "L02 (m)", "e")
@@ -72,7 +76,7 @@ def residuals(unknowns, data):
     return jnp.where(times <= until, (model - measured) / noise, 0.0)
 
 
-@jax.jit
+@jit
 @jax.vmap
 def fit(unknowns, measured, until):
     solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
@@ -83,7 +87,7 @@ def fit(unknowns, measured, until):
     return found.value, found.stats["num_steps"]
 
 
-@jax.jit
+@jit
 def linearised(parameters):
     (model, count), push = jax.linearize(lambda p: heights(p, times[-1]), parameters)
     return model, count, jax.vmap(lambda e: push(e)[0], out_axes=1)(jnp.eye(3))

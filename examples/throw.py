@@ -11,6 +11,7 @@ continuously on the throw all the same, and the gradient carries on.
 Prints what it finds, and saves a picture: `python examples/throw.py [picture.png]`.
 """
 
+import functools
 import sys
 from typing import Any
 
@@ -24,6 +25,9 @@ import diffrax
 import hybridjax as hj
 import optax
 from hybridjax.models import ThrownBall
+
+
+jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
 
 
 scene = ThrownBall(
@@ -56,7 +60,7 @@ def fly(throw):
     )
 
 
-@jax.jit
+@jit
 def miss(throw):
     """How far the ball is from the lower half of the bin at time `t1`, squared, with
     its gradient; and the whole flight."""

@@ -116,9 +116,9 @@ def _check(failed, values: PyTree, message: Callable[[Any], str]):
     return _check_p.bind(failed, *leaves, raiser=raiser)
 
 
-# The messages of the errors that were raised inside compiled programs since this was
-# cleared. JAX hides the exception itself within a long text of its own.
-_messages: list[str] = []
+# What compiled programs report while `clean_errors` waits for them, instead of raising: an
+# error that passes through XLA is long, and devices remember it.
+_reports: list[str] | None = None
 
 
 def _raise(failed, values, message):
@@ -126,9 +126,9 @@ def _raise(failed, values, message):
     if not failed.any():
         return np.asarray(True)
     first = np.unravel_index(np.argmax(failed), failed.shape)
-    text = message(jtu.tree_map(lambda value: np.asarray(value)[first], values))
-    _messages.append(text)
-    raise SimulationError(text)
+    raise SimulationError(
+        message(jtu.tree_map(lambda value: np.asarray(value)[first], values))
+    )
 
 
 def _impl(*values, raiser):
@@ -136,9 +136,18 @@ def _impl(*values, raiser):
 
 
 def _in_a_program(failed, *leaves, raiser):
+    def report(*values):
+        try:
+            return raiser(*values)
+        except SimulationError as error:
+            if _reports is None:
+                raise
+            _reports.append(str(error))
+            return np.asarray(False)
+
     def call():
         true = jax.ShapeDtypeStruct((), jnp.dtype(bool))
-        return jax.pure_callback(raiser, true, failed, *leaves)
+        return jax.pure_callback(report, true, failed, *leaves)
 
     return lax.cond(jnp.any(failed), call, lambda: jnp.asarray(True))
 
@@ -160,14 +169,17 @@ mlir.register_lowering(_check_p, mlir.lower_fun(_in_a_program, multiple_results=
 
 
 def clean_errors(fn: Callable) -> Any:
-    """Calls `fn`, waits for what it returns, and raises a `SimulationError` from a
-    compiled program as itself."""
-    _messages.clear()
+    """Calls `fn`, waits for what it returns, and raises a `SimulationError` of a compiled
+    program as itself."""
+    global _reports
+    before, _reports = _reports, []
     try:
         out = fn()
-        return out if is_traced(out) else jax.block_until_ready(out)
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
-        texts = [text for text in _messages if text in str(error)]
-        if not texts:
-            raise
-    raise SimulationError(texts[0])
+        if not is_traced(out):
+            jax.block_until_ready(out)
+        reports = _reports
+    finally:
+        _reports = before
+    if reports:
+        raise SimulationError(reports[0])
+    return out

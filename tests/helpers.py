@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,6 +67,19 @@ def first_root(fn, begin, end, resolution):
     k = falls[0]
     root = brentq(fn, grid[k], grid[k + 1], xtol=1e-15)
     return cast(float, root)
+
+
+#
+# Programs
+#
+
+
+def same_rounding() -> dict[str, bool]:
+    """Compiler options with which batches of different size, and what is around them,
+    do not change how lanes are rounded. `conftest.py` turns that off where there is a
+    choice."""
+    name = "xla_cpu_use_fusion_emitters"
+    return {name: True} if name in hj.compiler_options() else {}
 
 
 #

@@ -234,7 +234,7 @@ def test_fifty_surfaces():
 
     push = lambda v: jax.jvp(run, (x0,), (v,), has_aux=True)[1:]
     directions = rng.standard_normal((20, n))
-    tangents, event = jax.jit(jax.vmap(push, out_axes=(0, None)))(directions)
+    tangents, _ = jax.jit(jax.vmap(push, out_axes=(0, None)))(directions)
     jax.effects_barrier()
     expected = [council.b_derivative(normals, field, v)[0] for v in directions]
     np.testing.assert_allclose(tangents, np.stack(expected), rtol=0, atol=1e-9)
@@ -244,7 +244,9 @@ def test_fifty_surfaces():
     assert EVALUATIONS["flow"] < 30 * n
     assert EVALUATIONS["guards"] < 30 * n
 
-    _, pull = jax.vjp(lambda x0: run(x0)[0], x0)
+    # Surfaces that are reached together to the last digit come in an order which is that
+    # of this program's rounding.
+    _, pull, event = jax.vjp(run, x0, has_aux=True)
     rows = jax.vmap(pull)(jnp.eye(n)[:5])[0]
     order = np.asarray(event)
     assert sorted(order) == list(range(n)) and order.tolist() != sorted(order)

@@ -1,5 +1,6 @@
 """What can go wrong, and what the user gets."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from .helpers import bouncing_ball
+from .helpers import bouncing_ball, same_rounding
 
 
 #
@@ -78,7 +79,7 @@ def _loss(lane):
     return sol.x1[0] ** 2, sol
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=same_rounding())
 def _batch(lanes):
     """Solutions, and the gradient of each lane's own loss."""
     value_and_grad = jax.vmap(jax.value_and_grad(_loss, has_aux=True))
@@ -86,7 +87,7 @@ def _batch(lanes):
     return sol, grads
 
 
-@jax.jit
+@functools.partial(jax.jit, compiler_options=same_rounding())
 def _masked_mean(lanes):
     def mean(lanes):
         loss, sol = jax.vmap(_loss)(lanes)

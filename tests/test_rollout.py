@@ -15,11 +15,7 @@ import pytest
 from hybridjax import models
 from jax.sharding import AxisType
 
-
-# Without this, which `conftest.py` turns off where there is a choice, XLA rounds
-# batches of different size differently.
-_EMITTERS = "xla_cpu_use_fusion_emitters"
-SAME_ROUNDING = {_EMITTERS: True} if _EMITTERS in hj.compiler_options() else {}
+from .helpers import same_rounding
 
 
 def _mesh():
@@ -77,7 +73,7 @@ def test_equal_to_vmap(name):
 
         # Also with respect to what all lanes share, which the function closes over.
         both = jax.value_and_grad(loss, (0, 1), has_aux=True)
-        both = jax.jit(both, compiler_options=SAME_ROUNDING)
+        both = jax.jit(both, compiler_options=same_rounding())
         return both(jnp.asarray(0.8), _HEIGHTS)
 
     got, expected = run(rollout), run(lambda fn, batch: jax.vmap(fn)(batch))

@@ -45,9 +45,12 @@ def contact_forces(
         share = jnp.concatenate([jnp.zeros_like(share), share])
         others = others + np.eye(c.shape[0], k=-n, dtype=c.dtype) * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
-    return least_solve(
+    forces = least_solve(
         matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
     )
+    # To the last digit, where there is no contact.
+    closed = jnp.concatenate([active.closed] * (c.shape[0] // n))
+    return jnp.where(closed, forces, 0)
 
 
 def find_active(

@@ -116,8 +116,8 @@ def _check(failed, values: PyTree, message: Callable[[Any], str]):
     return _check_p.bind(failed, *leaves, raiser=raiser)
 
 
-# What compiled programs report while `clean_errors` waits for them, instead of raising: an
-# error that passes through XLA is long, and devices remember it.
+# What compiled programs report while `clean_errors` waits for them, instead of raising:
+# an error that passes through XLA is long, and devices remember it.
 _reports: list[str] | None = None
 
 
@@ -169,8 +169,8 @@ mlir.register_lowering(_check_p, mlir.lower_fun(_in_a_program, multiple_results=
 
 
 def clean_errors(fn: Callable) -> Any:
-    """Calls `fn`, waits for what it returns, and raises a `SimulationError` of a compiled
-    program as itself."""
+    """Calls `fn`, waits for what it returns, and raises a `SimulationError` of a
+    compiled program as itself."""
     global _reports
     before, _reports = _reports, []
     try:

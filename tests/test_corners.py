@@ -244,8 +244,8 @@ def test_fifty_surfaces():
     assert EVALUATIONS["flow"] < 30 * n
     assert EVALUATIONS["guards"] < 30 * n
 
-    # Surfaces that are reached together to the last digit come in an order which is that
-    # of this program's rounding.
+    # Surfaces that are reached together to the last digit come in an order which is
+    # that of this program's rounding.
     _, pull, event = jax.vjp(run, x0, has_aux=True)
     rows = jax.vmap(pull)(jnp.eye(n)[:5])[0]
     order = np.asarray(event)

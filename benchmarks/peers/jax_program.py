@@ -8,6 +8,11 @@ import jax.numpy as jnp
 from problems import Problem
 
 
+# Otherwise XLA hands each call to a thread, which takes 20 µs; but for programs with a
+# callback, which some of the peers have.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
 class Program(NamedTuple):
     run: Callable  # what `jax.jit` returned
     theta: jax.Array

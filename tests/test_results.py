@@ -210,6 +210,18 @@ def test_derivatives_alone_raise():
         jax.block_until_ready(gradient(_bad["nonfinite_state"]))
 
 
+@pytest.mark.parametrize("part", ["mode1", "stats", "result", "events"])
+def test_whatever_is_read_raises(part):
+    # Under `jit`, only what is returned is computed.
+    def read(lane):
+        sol = _simulate(lane, throw=True)
+        arrays = jax.tree.leaves(eqx.filter(getattr(sol, part), eqx.is_array))
+        return [a for a in arrays if not jnp.issubdtype(a.dtype, jnp.floating)]
+
+    with pytest.raises(Exception, match="NaN or infinity.*\n.*At time 0.7,"):
+        jax.block_until_ready(jax.jit(read)(_bad["nonfinite_state"]))
+
+
 def test_no_error_without_failure():
     sol = _simulate(jnp.asarray(_good[0]), throw=True)
     assert sol.result == hj.RESULTS.successful

@@ -42,12 +42,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PEERS = {
-    "hybridjax": (
-        *("P1", "P3", "P5", "monoped", "biped", "five_bar", "friction", "hopper"),
-    ),
-    "diffrax": ("P1", "P3", "P5"),
-    "jaxonomy": ("P1", "P3", "P5"),
-    "mjx": ("hopper",),
+    "hybridjax": "P1 P3 P5 monoped biped five_bar friction hopper".split(),
+    "diffrax": ["P1", "P3", "P5"],
+    "jaxonomy": ["P1", "P3", "P5"],
+    "mjx": ["hopper"],
 }
 WHATS = ("value", "gradient", "jvp")
 # More than enough of each, for robots and mechanisms.

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from ._convert import convert
-from ._primitives import abstract_eval, is_linear
+from ._primitives import abstract_eval, is_linear, wanted_of
 from ._saltation import directional
 from ._tie import tie
 
@@ -81,12 +81,6 @@ def _pull_impl(cts, wanted, arrays, fn, like):
     return vjp(cts)[0]
 
 
-def _wanted_of(wanted, arrays):
-    is_none = lambda leaf: leaf is None
-    pick = lambda w, a: None if w is None else a
-    return jtu.tree_map(pick, wanted, arrays, is_leaf=is_none)
-
-
 @eqxi.filter_primitive_jvp
 def _push_jvp(primals, tangents):
     moves, arrays, fn, like = primals
@@ -142,7 +136,7 @@ _push_p = eqxi.create_vprim(
 _pull_p = eqxi.create_vprim(
     "hybridjax_deferred_pull",
     eqxi.filter_primitive_def(_pull_impl),
-    abstract_eval(lambda cts, wanted, arrays, fn, like: _wanted_of(wanted, arrays)),
+    abstract_eval(lambda cts, wanted, arrays, fn, like: wanted_of(wanted, arrays)),
     _pull_jvp,
     _pull_transpose,
 )

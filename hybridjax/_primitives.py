@@ -6,11 +6,22 @@ import equinox.internal as eqxi
 import jax.core
 import jax.tree_util as jtu
 from jax.interpreters import ad
+from jaxtyping import PyTree
 
 
 def is_linear(leaf) -> bool:
     """In a transpose rule: is it what the function is linear in?"""
     return isinstance(leaf, ad.UndefinedPrimal)
+
+
+def wanted_of(wanted: PyTree, tree: PyTree) -> PyTree:
+    """`tree`, with `None` where `wanted` has it."""
+    return jtu.tree_map(
+        lambda w, leaf: None if w is None else leaf,
+        wanted,
+        tree,
+        is_leaf=lambda w: w is None,
+    )
 
 
 def abstract_eval(outputs: Callable):

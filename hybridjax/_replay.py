@@ -20,7 +20,7 @@ from ._branch import compute_if, cond_any, where
 from ._corner import resolve_corner, same_outcome
 from ._flat import FlatSystem
 from ._pack import Packer
-from ._primitives import abstract_eval, is_linear
+from ._primitives import abstract_eval, is_linear, wanted_of
 from ._saltation import directional, event_map, event_tangent
 from ._step import flow_for, pull_flow
 from ._tape import Row, Tape
@@ -504,12 +504,7 @@ def _like_inputs(wanted: Inputs, recording: Recording) -> Inputs:
     """`None` where not `wanted`."""
     tape = recording.tape
     like = Inputs(recording.system, tape.x_end, tape.t_end, tape.t_end)
-    return jtu.tree_map(
-        lambda w, leaf: None if w is None else leaf,
-        wanted,
-        like,
-        is_leaf=lambda w: w is None,
-    )
+    return wanted_of(wanted, like)
 
 
 @eqxi.filter_primitive_jvp

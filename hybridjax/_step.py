@@ -7,11 +7,11 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._branch import cond_any
 from ._flat import FlatSystem
+from ._stages import explicit_stages, explicit_tableau, pull_stages, weighted
 
 
 class StepResult(NamedTuple):
@@ -30,17 +30,16 @@ def solver_step(
     solver: dfx.AbstractSolver, system: FlatSystem, t, dt, x, flow, mode
 ) -> StepResult:
     """One step of length `dt` from `(t, x)`, where the vector field is `flow`."""
-    tableau = _explicit_tableau(solver)
+    tableau = explicit_tableau(solver)
     if tableau is None:
         return _diffrax_step(solver, system, t, dt, x, flow, mode)
-    stages = _looped_stages if system.is_large else _explicit_stages
-    ks, x1 = stages(tableau, system, t, dt, x, flow, mode)
+    ks, x1 = explicit_stages(tableau, system, t, dt, x, flow, mode)
     if tableau.fsal:
         # The last slope is the one at the end. A step may have length zero.
         flow1 = jnp.where(dt == 0, flow, ks[-1] / jnp.where(dt == 0, 1, dt))
     else:
         flow1 = system.flow(t + dt, x1, mode)
-    error = _weighted(tableau.b_error, ks)
+    error = weighted(tableau.b_error, ks)
     dense_info = dict(y0=x, y1=x1, k=jnp.asarray(ks))
     interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
     return StepResult(x1, error, flow1, interpolation, jnp.asarray(True))
@@ -59,14 +58,13 @@ def flow_for(
 
     A step of the solver, or of Euler where it is `projected`.
     """
-    tableau = _explicit_tableau(solver)
+    tableau = explicit_tableau(solver)
     flow = system.flow(t, x, mode)
 
     def step():
         if tableau is None:
             return _diffrax_step(solver, system, t, dt, x, flow, mode).x
-        stages = _looped_stages if system.is_large else _explicit_stages
-        return stages(tableau, system, t, dt, x, flow, mode)[1]
+        return explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
 
     if projected is None:
         return step()
@@ -78,102 +76,14 @@ def flow_for(
     )
 
 
-def _explicit_tableau(solver) -> dfx.ButcherTableau | None:
-    tableau = getattr(solver, "tableau", None)
-    explicit = isinstance(solver, dfx.AbstractERK) and isinstance(
-        tableau, dfx.ButcherTableau
-    )
-    return tableau if explicit else None
-
-
-def _explicit_stages(tableau, system, t, dt, x, flow, mode):
-    # The stages are unrolled: diffrax's loop over them is what a small system spends
-    # most of its time in.
-    ks = [dt * flow]
-    last = None
-    for row, c in zip(tableau.a_lower, tableau.c, strict=True):
-        last = x + _weighted(row, ks)
-        ks.append(dt * system.flow(t + float(c) * dt, last, mode))
-    if tableau.ssal and last is not None:
-        return ks, last
-    return ks, x + _weighted(tableau.b_sol, ks)
-
-
-def _looped_stages(tableau, system, t, dt, x, flow, mode):
-    """The same in a loop, for fields that take long to compile."""
-    weights, times, last = _butcher(tableau, x.dtype)
-
-    def stage(i, ks):
-        at = x + _combined(weights[i], ks)
-        return ks.at[i].set(dt * system.flow(t + times[i] * dt, at, mode))
-
-    size = weights.shape[0]
-    ks = jnp.zeros((size, *x.shape), x.dtype).at[0].set(dt * flow)
-    ks = lax.fori_loop(1, size, stage, ks)
-    return ks, x + _combined(last, ks)
-
-
-def _butcher(tableau, dtype):
-    """The matrix of weights, with that of the first stage, the times, and the weights
-    of the solution."""
-    size = len(tableau.c) + 1
-    weights = np.zeros((size, size))
-    for i, row in enumerate(tableau.a_lower):
-        weights[i + 1, : i + 1] = row
-    times = np.concatenate([[0.0], tableau.c])
-    as_arrays = (weights, times, np.asarray(tableau.b_sol))
-    return tuple(jnp.asarray(a, dtype) for a in as_arrays)
-
-
-def _combined(weights, ks):
-    return jnp.sum(weights[:, None] * ks, axis=0)
-
-
 def pull_flow(solver, system_of: Callable, moving, t, dt, x, mode, ct):
     """Back through `flow_for`: cotangents of `moving`, of which `system_of(moving)` is
-    made, and of `x`.
-
-    Stage by stage, as the adjoint of a Runge-Kutta method is one itself, for fields
-    that take long to compile.
-    """
-    tableau = _explicit_tableau(solver)
-    if tableau is None or not system_of(moving).is_large:
-        fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
-        return jax.vjp(fn, moving, x)[1](ct)
-    weights, times, last = _butcher(tableau, x.dtype)
-    # Stages that only the error estimate needs come last.
-    size = int(np.flatnonzero(tableau.b_sol)[-1]) + 1
-    weights, last = weights[:, :size], last[:size]
-
-    def slope(moving, i, at):
-        return dt * system_of(moving).flow(t + times[i] * dt, at, mode)
-
-    def stage(i, ks):
-        return ks.at[i].set(slope(moving, i, x + _combined(weights[i], ks)))
-
-    ks = lax.fori_loop(0, size, stage, jnp.zeros((size, *x.shape), x.dtype))
-
-    def back(k, carry):
-        i = size - 1 - k
-        ct_moving, ct_x, ct_ks = carry
-        at = x + _combined(weights[i], ks)
-        _, vjp = jax.vjp(lambda moving, at: slope(moving, i, at), moving, at)
-        d_moving, d_at = vjp(ct_ks[i])
-        ct_moving = jtu.tree_map(jnp.add, ct_moving, d_moving)
-        return ct_moving, ct_x + d_at, ct_ks + jnp.outer(weights[i], d_at)
-
-    zeros = jtu.tree_map(jnp.zeros_like, moving)
-    init = zeros, ct, jnp.outer(last, ct)
-    ct_moving, ct_x, _ = lax.fori_loop(0, size, back, init)
-    return ct_moving, ct_x
-
-
-def _weighted(weights, ks):
-    total = jnp.zeros_like(ks[0])
-    for w, k in zip(weights, ks, strict=True):
-        if w != 0:
-            total = total + float(w) * k
-    return total
+    made, and of `x`."""
+    tableau = explicit_tableau(solver)
+    if tableau is not None and system_of(moving).is_large:
+        return pull_stages(tableau, system_of, moving, t, dt, x, mode, ct)
+    fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
+    return jax.vjp(fn, moving, x)[1](ct)
 
 
 def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ._firing import fires_at_once
 from ._flat import FlatSystem
+from ._reduce import any_of, first_least
 from ._saltation import directional
 
 
@@ -91,7 +92,7 @@ def resolve_corner(
     def body(carry):
         i, c, earliest, unfinished = carry
         flow, g, rate, firing = guards(c)
-        fire = unfinished & firing.any()
+        fire = unfinished & any_of(firing)
         _, dg = directional(
             lambda system, t, x: system.guards(t, x, c.mode),
             (system, t, c.x),
@@ -100,13 +101,17 @@ def resolve_corner(
         tau = -dg / jnp.where(firing, rate, 1)
         # In the guard set, not on its boundary: a reset led there, and it fires now.
         inside = g < -tol * jnp.abs(rate)
-        j = jnp.argmin(jnp.where(firing, jnp.where(inside, -jnp.inf, tau), jnp.inf))
+        j = first_least(jnp.where(firing, jnp.where(inside, -jnp.inf, tau), jnp.inf))
+        # Tangents of a batch have guards of their own: to index with those would be
+        # scatters, with which XLA does not make one function of a loop on CPUs.
+        this = jnp.arange(n_guards) == j
         at_once = jnp.where(jnp.isfinite(earliest), earliest - c.dt, 0)
-        tau = jnp.where(inside[j], at_once, jnp.maximum(tau[j], earliest - c.dt))
+        tau = jnp.where(inside, at_once, jnp.maximum(tau, earliest - c.dt))
+        tau = jnp.sum(jnp.where(this, tau, 0))
         dt, dx = c.dt + tau, c.dx + tau * flow
 
         def jump(system, t, x):
-            return system.jump(t, x, c.mode, j.astype(jnp.int32))
+            return system.jump(t, x, c.mode, j)
 
         (x_plus, mode_plus), (dx_plus, _) = directional(
             jump, (system, t, c.x), (dsystem, dt, dx)
@@ -116,11 +121,11 @@ def resolve_corner(
             mode=mode_plus,
             dx=dx_plus,
             dt=dt,
-            guard_dt=c.guard_dt.at[j].set(dt),
-            guard_dx=c.guard_dx.at[j].set(dx),
-            guard_x=c.guard_x.at[j].set(c.x),
-            guard_count=c.guard_count.at[j].add(1),
-            order=c.order.at[i].set(j.astype(jnp.int32)),
+            guard_dt=jnp.where(this, dt, c.guard_dt),
+            guard_dx=jnp.where(this[:, None], dx, c.guard_dx),
+            guard_x=jnp.where(this[:, None], c.x, c.guard_x),
+            guard_count=c.guard_count + this,
+            order=c.order.at[i].set(j),
             count=c.count + 1,
         )
         c, earliest = jtu.tree_map(
@@ -156,9 +161,9 @@ def corner_outcome(
         i, x, mode, unfinished = carry
         g, rate = system.guard_rates(t, x, mode, system.flow(t, x, mode))
         firing = fires_at_once(g, rate, tol) & members
-        fire = unfinished & firing.any()
+        fire = unfinished & any_of(firing)
         never = jnp.iinfo(priority.dtype).max
-        j = jnp.argmin(jnp.where(firing, priority, never)).astype(jnp.int32)
+        j = first_least(jnp.where(firing, priority, never))
         after = system.jump(t, x, mode, j)
         x, mode = jtu.tree_map(lambda a, b: jnp.where(fire, a, b), after, (x, mode))
         return i + 1, x, mode, fire

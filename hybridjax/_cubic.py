@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._branch import compute_if
+from ._reduce import all_of, least
 
 
 # Where g is compared with H. Neither equidistant nor symmetric, so that a guard that
@@ -64,14 +65,14 @@ def clearly_positive(g0, d0, g1, d1, g_check, grazing_tol):
     if g0.shape[0] == 0:
         return jnp.asarray(True), jnp.asarray(10.0, g0.dtype)
     error = _error(g0, d0, g1, d1, g_check)
-    least = jnp.minimum(jnp.minimum(g0 + d0 / 3, g1 - d1 / 3), g1)
+    lowest = jnp.minimum(jnp.minimum(g0 + d0 / 3, g1 - d1 / 3), g1)
     # A guard that has just fired starts at zero, and rises.
     start = (g0 > _VALUE_MARGIN * error) | (d0 > _SLOPE_MARGIN * error)
     touch = grazing_tol * jnp.maximum(jnp.abs(d0), jnp.abs(d1))
-    clear = (least > _VALUE_MARGIN * error + touch) & start
-    ratio = jnp.min(least / jnp.maximum(error, jnp.finfo(g0.dtype).tiny))
+    clear = (lowest > _VALUE_MARGIN * error + touch) & start
+    ratio = least(lowest / jnp.maximum(error, jnp.finfo(g0.dtype).tiny))
     factor = 0.9 * jnp.sqrt(jnp.sqrt(jnp.maximum(ratio / _VALUE_MARGIN, 1)))
-    return clear.all(), jnp.clip(factor, 1, 10)
+    return all_of(clear), jnp.clip(factor, 1, 10)
 
 
 def stays_above(floor, aim, g0, d0, g1, d1, g_check):
@@ -104,10 +105,10 @@ def stays_above(floor, aim, g0, d0, g1, d1, g_check):
     until = jnp.where(g1 < floor, jnp.clip(until, 0, 0.95), 0.5)
     back = jnp.where(bend < 0, -d0 / jnp.where(bend < 0, bend, 1), 1)
     until = jnp.where(leaving, jnp.clip(0.95 * back, 1e-3, 0.95), until)
-    shorter = jnp.min(jnp.where(clear, 1, until))
+    shorter = least(jnp.where(clear, 1, until))
     ratio = jnp.where(above & ~rises, (lowest - floor) / error, jnp.inf)
-    longer = 0.9 * jnp.sqrt(jnp.sqrt(jnp.min(ratio) / _VALUE_MARGIN))
-    return clear.all(), shorter, jnp.clip(longer, 1, 10)
+    longer = 0.9 * jnp.sqrt(jnp.sqrt(least(ratio) / _VALUE_MARGIN))
+    return all_of(clear), shorter, jnp.clip(longer, 1, 10)
 
 
 def _error(g0, d0, g1, d1, g_check):

@@ -22,6 +22,7 @@ from ._cubic import clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._loop import AbstractLoop, Attempt, first, State
 from ._pack import Packer
+from ._reduce import all_of, any_of, first_least, least
 from ._results import choose, RESULTS
 from ._step import StepResult
 from ._tape import Row
@@ -60,7 +61,7 @@ class LandingLoop(AbstractLoop):
         return _Landing(false, jnp.zeros_like(self.t0), none, false, none)
 
     def due(self, s: State) -> Bool[Array, ""]:
-        return self.fires_now(s).any()
+        return any_of(self.fires_now(s))
 
     def fires_now(self, s: State) -> Bool[Array, " n_guards"]:
         """Guards that fire where the lane stands: in the guard set, and not leaving it.
@@ -120,7 +121,7 @@ class LandingLoop(AbstractLoop):
         step, dt, t1, keep = a.step, a.dt, a.t1, a.keep
         active = ~s.done
         firing = self.fires_now(s)
-        fire = active & firing.any()
+        fire = active & any_of(firing)
 
         # What the guards say of it.
         moving = active & ~fire & ~s.approach.active
@@ -156,9 +157,8 @@ class LandingLoop(AbstractLoop):
             t_next = jnp.where(land, jnp.maximum(t_next, enough), t_next)
 
         # The event, if there is one.
-        guard = jnp.where(
-            fire, jnp.argmin(jnp.where(firing, self.lateness(s), jnp.inf)), landed_guard
-        ).astype(jnp.int32)
+        latest = first_least(jnp.where(firing, self.lateness(s), jnp.inf))
+        guard = jnp.where(fire, latest, landed_guard)
         event = fire | land
         x_pre = jnp.where(land, step.x + delta * step.flow, s.x)
         t_pre = jnp.where(land, t1 + delta, s.t)
@@ -175,7 +175,8 @@ class LandingLoop(AbstractLoop):
         g = jnp.where(accept, a.g, s.g)
         rate = jnp.where(accept, a.rate, s.rate)
         x, mode, flow, g, rate = self.jump(event, guard, t, x, s.mode, flow, g, rate)
-        finite_jump = jnp.isfinite(jnp.concatenate([x, flow, g])).all()
+        finite_jump = all_of(jnp.isfinite(x) & jnp.isfinite(flow))
+        finite_jump = finite_jump & all_of(jnp.isfinite(g))
 
         # Step sizes.
         shrink = moving & keep & ~certain
@@ -257,8 +258,8 @@ class LandingLoop(AbstractLoop):
         )
         # Below this length, shortening a step tells nothing more.
         short = dt <= 64 * self.same_time
-        certain = c.certain.all() | short
-        guard = jnp.argmin(c.root).astype(jnp.int32)
+        certain = all_of(c.certain) | short
+        guard = first_least(c.root)
         root, turn = c.root[guard], c.turns[guard]
         crossed = jnp.isfinite(root)
         # A cubic that is as good as a landing needs is not improved upon.
@@ -272,9 +273,9 @@ class LandingLoop(AbstractLoop):
         return dict(
             crossed=crossed,
             certain=certain,
-            factor=jnp.min(c.factor),
-            grazing=c.grazing.any(),
-            grazing_guard=jnp.argmax(c.grazing).astype(jnp.int32),
+            factor=least(c.factor),
+            grazing=any_of(c.grazing),
+            grazing_guard=first_least(~c.grazing),
             turn=turn,
             dt=root * dt,
             guard=guard,
@@ -292,12 +293,12 @@ class LandingLoop(AbstractLoop):
             return (i < 60) & eqxi.unvmap_any(open_)
 
         def body(carry):
-            i, at, least, last, lower, upper, open_ = carry
+            i, at, guard, last, lower, upper, open_ = carry
             x = step.interpolation.evaluate(at)
             g = self.system.guards(s.t + at * dt, x, s.mode)
             g = jnp.where(candidates, g, jnp.inf)
-            least = jnp.where(open_, jnp.argmin(g).astype(least.dtype), least)
-            g = jnp.min(g)
+            guard = jnp.where(open_, first_least(g), guard)
+            g = least(g)
             at_last, g_last, slope = last
             run = at - at_last
             slope = jnp.where(run == 0, slope, (g - g_last) / run)
@@ -311,7 +312,7 @@ class LandingLoop(AbstractLoop):
             close = (i > 0) & (jnp.abs(new - at) <= tol)
             last, at = where(open_, ((at, g, slope), new), (last, at))
             open_ = open_ & ~close & (g != 0)
-            return i + 1, at, least, last, lower, upper, open_
+            return i + 1, at, guard, last, lower, upper, open_
 
         root, lower, upper = c.root[guard], c.lower[guard], c.upper[guard]
         last = (root, jnp.zeros_like(root), c.slope[guard])
@@ -324,7 +325,7 @@ class LandingLoop(AbstractLoop):
         correction = jnp.where(g == 0, 0, -g / jnp.where(rate == 0, 1, rate))
         candidate = (target | (g <= 0)) & (rate < 0)
         correction = jnp.where(candidate, correction, jnp.inf)
-        guard = jnp.argmin(correction).astype(jnp.int32)
+        guard = first_least(correction)
         delta = correction[guard]
         aimed = jnp.isfinite(delta)
         # Not falling where it should have been crossed. Then either the guard is at its

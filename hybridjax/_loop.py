@@ -7,6 +7,7 @@ matter of the event method: `_landing.py`, `_projection.py`.
 
 import abc
 import dataclasses
+import functools
 from typing import Any
 
 import diffrax as dfx
@@ -22,6 +23,7 @@ from ._branch import compute_if, where
 from ._cubic import CHECK_POINTS
 from ._flat import FlatSystem
 from ._pack import Packer
+from ._reduce import all_of, any_of
 from ._results import choose, RESULTS
 from ._step import solver_step, StepResult, term
 from ._tape import Row, Tape
@@ -215,8 +217,8 @@ class AbstractLoop(abc.ABC):
         false = jnp.asarray(False)
         zero, none = jnp.asarray(0, jnp.int32), jnp.asarray(-1, jnp.int32)
         inf = jnp.asarray(jnp.inf, t0.dtype)
-        finite = jnp.isfinite(x0).all() & jnp.isfinite(flow).all()
-        finite = finite & jnp.isfinite(g).all()
+        finite = all_of(jnp.isfinite(x0) & jnp.isfinite(flow))
+        finite = finite & all_of(jnp.isfinite(g))
         result = choose(finite, RESULTS.successful, RESULTS.nonfinite_state)
         interval = (self.t1 >= t0) & jnp.isfinite(t0) & jnp.isfinite(self.t1)
         result = choose(interval, result, RESULTS.invalid_interval)
@@ -277,9 +279,9 @@ class AbstractLoop(abc.ABC):
             return self.system.guards(s.t + point * dt, x, s.mode)
 
         g_check = jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
-        finite = step.okay & jnp.isfinite(jnp.concatenate([step.x, step.flow])).all()
-        guards = jnp.stack([g, rate, *g_check])
-        finite = finite & jnp.isfinite(guards).all(axis=0).all()
+        finite = step.okay & all_of(jnp.isfinite(step.x) & jnp.isfinite(step.flow))
+        guards = [jnp.isfinite(values) for values in (g, rate, *g_check)]
+        finite = finite & all_of(functools.reduce(jnp.logical_and, guards))
         keep, t_next, controller, failed = self.adapt(s, t1, step, finite)
         return Attempt(
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
@@ -360,7 +362,7 @@ class AbstractLoop(abc.ABC):
         count = jnp.where(
             fired, jnp.where(quick, s.quick_firings + 1, 0), s.quick_firings
         )
-        zeno = event & (count >= _ZENO_COUNT).any()
+        zeno = event & any_of(count >= _ZENO_COUNT)
         result = choose(zeno, RESULTS.zeno, result)
         return result, count, jnp.where(fired, t, s.last_fired)
 

@@ -23,6 +23,7 @@ from ._firing import crossing_times
 from ._locate import corner_tolerance
 from ._loop import AbstractLoop, first, State
 from ._pack import Packer
+from ._reduce import any_of
 from ._results import RESULTS
 from ._tape import Row
 
@@ -63,7 +64,7 @@ class ProjectionLoop(AbstractLoop):
         near = (s.g <= self.near) & (s.rate < 0)
         time = jnp.min(self.times(s), initial=jnp.inf)
         until = self.t1 if self.may_delay else jnp.minimum(s.t_next, self.t1)
-        return near.any() & (s.t + time <= until + self.same_time)
+        return any_of(near) & (s.t + time <= until + self.same_time)
 
     def iterate(self, states: Packer, rows: Packer, packed):
         s: State = states.unpack(packed)

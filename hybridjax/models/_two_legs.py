@@ -78,19 +78,20 @@ class TwoLegs(AbstractHybridSystem):
     def flow(self, t, x, mode, args):
         _, z, theta, vx, vz, omega = x
         rx, rz = self.feet(theta)
-        beta = jnp.where(jnp.sum(mode) == 1, self.single_support, 1.0)
+        beta = jnp.where(mode[0] != mode[1], self.single_support, 1.0)
         fz = -self.stiffness * (z + rz) - beta * self.damping * (vz + omega * rx)
         fx = -beta * self.tangential_damping * (vx - omega * rz)
         fz = jnp.where(mode == 1, fz, 0.0)
         fx = jnp.where(mode == 1, fx, 0.0)
+        both = lambda a: a[0] + a[1]
         return jnp.stack(
             [
                 vx,
                 vz,
                 omega,
-                jnp.sum(fx) / self.mass,
-                jnp.sum(fz) / self.mass - self.gravity,
-                jnp.sum(rx * fz - rz * fx) / self.inertia,
+                both(fx) / self.mass,
+                both(fz) / self.mass - self.gravity,
+                both(rx * fz - rz * fx) / self.inertia,
             ]
         )
 

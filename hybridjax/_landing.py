@@ -288,17 +288,21 @@ class LandingLoop(AbstractLoop):
         candidates = jnp.isfinite(c.root) & ~c.turns
         tol = jnp.sqrt(self.eps)
 
+        def evaluate(at):
+            """The least guard, and its value."""
+            x = step.interpolation.evaluate(at)
+            g = self.system.guards(s.t + at * dt, x, s.mode)
+            g = jnp.where(candidates, g, jnp.inf)
+            return first_least(g), least(g)
+
         def cond(carry):
             i, *_, open_ = carry
             return (i < 60) & eqxi.unvmap_any(open_)
 
         def body(carry):
             i, at, guard, last, lower, upper, open_ = carry
-            x = step.interpolation.evaluate(at)
-            g = self.system.guards(s.t + at * dt, x, s.mode)
-            g = jnp.where(candidates, g, jnp.inf)
-            guard = jnp.where(open_, first_least(g), guard)
-            g = least(g)
+            lowest, g = compute_if(None, lambda: evaluate(at), (guard, at))
+            guard = jnp.where(open_, lowest, guard)
             at_last, g_last, slope = last
             run = at - at_last
             slope = jnp.where(run == 0, slope, (g - g_last) / run)

@@ -272,13 +272,19 @@ class AbstractLoop(abc.ABC):
         step = solver_step(
             self.settings.solver, self.system, s.t, dt, s.x, s.flow, s.mode
         )
-        g, rate = self.system.guard_rates(t1, step.x, s.mode, step.flow)
 
         def guards_at(point):
             x = step.interpolation.evaluate(point)
             return self.system.guards(s.t + point * dt, x, s.mode)
 
-        g_check = jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
+        def guards():
+            g, rate = self.system.guard_rates(t1, step.x, s.mode, step.flow)
+            return g, rate, jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
+
+        # In a branch, so that XLA does not repeat it in each kernel that needs it.
+        n_guards = s.g.shape[0]
+        nothing = s.g, s.g, jnp.zeros((len(CHECK_POINTS), n_guards), dt.dtype)
+        g, rate, g_check = compute_if(None, guards, nothing)
         finite = step.okay & all_of(jnp.isfinite(step.x) & jnp.isfinite(step.flow))
         guards = [jnp.isfinite(values) for values in (g, rate, *g_check)]
         finite = finite & all_of(functools.reduce(jnp.logical_and, guards))

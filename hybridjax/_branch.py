@@ -1,6 +1,11 @@
 """Choices that stay branches, and choices between pytrees."""
 
+from collections.abc import Callable
+
+import equinox as eqx
 import equinox.internal as eqxi
+import jax
+import jax.custom_batching
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -21,6 +26,26 @@ def compute_if(pred: Bool[Array, ""] | None, fn, otherwise: PyTree) -> PyTree:
         pred = lax.optimization_barrier(jnp.asarray(True))
     once = lambda _: (jnp.zeros((), bool), fn())
     return lax.while_loop(lambda carry: carry[0], once, (pred, otherwise))[1]
+
+
+def computed_once(fn: Callable, otherwise: PyTree, *args: PyTree) -> PyTree:
+    """`fn(*args)`, for `otherwise` of the same structure: computed here, where XLA
+    would do it again in each kernel that reads it, entry by entry. In a batch, whose
+    memory is what counts, it may. Cannot be differentiated."""
+    arrays, static = eqx.partition(args, eqx.is_array)
+    compute = lambda arrays: fn(*eqx.combine(arrays, static))
+
+    @jax.custom_batching.custom_vmap
+    def run(otherwise, arrays):
+        return compute_if(None, lambda: compute(arrays), otherwise)
+
+    @run.def_vmap
+    def batch(axis_size, in_batched, otherwise, arrays):
+        axes = jtu.tree_map(lambda batched: 0 if batched else None, in_batched[1])
+        out = jax.vmap(compute, (axes,), axis_size=axis_size)(arrays)
+        return out, jtu.tree_map(lambda _: True, out)
+
+    return run(otherwise, arrays)
 
 
 def cond_any(pred, true_fn, false_fn, *operands):

@@ -17,7 +17,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ._branch import compute_if, cond_any, where
+from ._branch import compute_if, computed_once, cond_any, where
 from ._cubic import clearly_positive, Crossing, find_crossings
 from ._firing import fires_at_once
 from ._loop import AbstractLoop, Attempt, first, State
@@ -175,8 +175,7 @@ class LandingLoop(AbstractLoop):
         g = jnp.where(accept, a.g, s.g)
         rate = jnp.where(accept, a.rate, s.rate)
         x, mode, flow, g, rate = self.jump(event, guard, t, x, s.mode, flow, g, rate)
-        finite_jump = all_of(jnp.isfinite(x) & jnp.isfinite(flow))
-        finite_jump = finite_jump & all_of(jnp.isfinite(g))
+        finite_jump = all_of(jnp.isfinite(jnp.concatenate([x, flow, g])))
 
         # Step sizes.
         shrink = moving & keep & ~certain
@@ -288,12 +287,9 @@ class LandingLoop(AbstractLoop):
         candidates = jnp.isfinite(c.root) & ~c.turns
         tol = jnp.sqrt(self.eps)
 
-        def evaluate(at):
-            """The least guard, and its value."""
+        def guards(system, t, at, dt, step, mode):
             x = step.interpolation.evaluate(at)
-            g = self.system.guards(s.t + at * dt, x, s.mode)
-            g = jnp.where(candidates, g, jnp.inf)
-            return first_least(g), least(g)
+            return system.guards(t + at * dt, x, mode)
 
         def cond(carry):
             i, *_, open_ = carry
@@ -301,8 +297,10 @@ class LandingLoop(AbstractLoop):
 
         def body(carry):
             i, at, guard, last, lower, upper, open_ = carry
-            lowest, g = compute_if(None, lambda: evaluate(at), (guard, at))
-            guard = jnp.where(open_, lowest, guard)
+            g = computed_once(guards, s.g, self.system, s.t, at, dt, step, s.mode)
+            g = jnp.where(candidates, g, jnp.inf)
+            guard = jnp.where(open_, first_least(g), guard)
+            g = least(g)
             at_last, g_last, slope = last
             run = at - at_last
             slope = jnp.where(run == 0, slope, (g - g_last) / run)

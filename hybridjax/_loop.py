@@ -7,7 +7,6 @@ matter of the event method: `_landing.py`, `_projection.py`.
 
 import abc
 import dataclasses
-import functools
 from typing import Any
 
 import diffrax as dfx
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._branch import compute_if, where
+from ._branch import compute_if, computed_once, where
 from ._cubic import CHECK_POINTS
 from ._flat import FlatSystem
 from ._pack import Packer
@@ -273,21 +272,22 @@ class AbstractLoop(abc.ABC):
             self.settings.solver, self.system, s.t, dt, s.x, s.flow, s.mode
         )
 
-        def guards_at(point):
-            x = step.interpolation.evaluate(point)
-            return self.system.guards(s.t + point * dt, x, s.mode)
+        def guards(system, t, dt, t1, step, mode):
+            def at(point):
+                x = step.interpolation.evaluate(point)
+                return system.guards(t + point * dt, x, mode)
 
-        def guards():
-            g, rate = self.system.guard_rates(t1, step.x, s.mode, step.flow)
-            return g, rate, jax.vmap(guards_at)(jnp.asarray(CHECK_POINTS, dt.dtype))
+            g, rate = system.guard_rates(t1, step.x, mode, step.flow)
+            return g, rate, jax.vmap(at)(jnp.asarray(CHECK_POINTS, dt.dtype))
 
-        # In a branch, so that XLA does not repeat it in each kernel that needs it.
-        n_guards = s.g.shape[0]
-        nothing = s.g, s.g, jnp.zeros((len(CHECK_POINTS), n_guards), dt.dtype)
-        g, rate, g_check = compute_if(None, guards, nothing)
-        finite = step.okay & all_of(jnp.isfinite(step.x) & jnp.isfinite(step.flow))
-        guards = [jnp.isfinite(values) for values in (g, rate, *g_check)]
-        finite = finite & all_of(functools.reduce(jnp.logical_and, guards))
+        nothing = s.g, s.g, jnp.stack([s.g] * len(CHECK_POINTS))
+        g, rate, g_check = computed_once(
+            guards, nothing, self.system, s.t, dt, t1, step, s.mode
+        )
+        state = jnp.concatenate([step.x, step.flow])
+        finite = step.okay & all_of(jnp.isfinite(state))
+        watched = jnp.isfinite(jnp.stack([g, rate, *g_check])).all(axis=0)
+        finite = finite & all_of(watched)
         keep, t_next, controller, failed = self.adapt(s, t1, step, finite)
         return Attempt(
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check

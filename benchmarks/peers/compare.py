@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _timing import cores, show_seconds
 from problems import Problem, PROBLEMS
-from reference import reference
+from reference import objective, reference
 
 
 OURS = "hybridjax"
@@ -42,11 +42,22 @@ PEERS = {
     "scipy": "SciPy",
 }
 WHATS = {"value": "forward", "gradient": "value and gradient"}
+# Of single simulations, by those that use JAX.
+JACOBIANS = {
+    "jvp": "The final state, and one tangent of it.",
+    "jacfwd": "The Jacobian of the final state in forward mode: as many tangents as "
+    "there are parameters, 4, 2, 2, 6 and 10.",
+    "jacrev": "The Jacobian in reverse mode: as many cotangents as there are states, "
+    "2, 2, 2, 6 and 20.",
+}
+JAX_PEERS = (OURS, "diffrax", "jaxonomy")
 
 # XLA compiles a loop on the CPU as one function if it touches no more bytes than this
 # (1024 by default), and as a sequence of kernels otherwise. All peers that use JAX are
 # two to three times as fast with it.
-XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=65536"
+XLA_FLAGS = (
+    "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000"
+)
 
 # For one answer. Peers without batches would take minutes for thousands of lanes.
 _LIMIT_SECONDS = 25
@@ -112,13 +123,21 @@ class Cell(NamedTuple):
 
 def measure(problem: Problem, pythons: dict[str, str]):
     """Cells by peer and by what is computed, and the peers' versions."""
-    truth = dict(zip(WHATS, reference(problem), strict=True))
+    state, gradient = reference(problem)
+    truth = {
+        "value": state,
+        "gradient": gradient,
+        "jvp": gradient.sum(),
+        "jacfwd": gradient,
+        "jacrev": gradient,
+    }
     workers = {peer: Worker(peer, pythons[peer], problem) for peer in pythons}
     started = {peer: worker.answer() for peer, worker in workers.items()}
     versions = {peer: answer.get("versions", {}) for peer, answer in started.items()}
     cells, samples = {}, {}
     for peer, worker in workers.items():
-        for what in WHATS:
+        jacobians = peer in JAX_PEERS and not problem.batched
+        for what in (*WHATS, *(JACOBIANS if jacobians else ())):
             built = started[peer]
             if "error" not in built:
                 built = worker.ask("build", what)
@@ -126,7 +145,9 @@ def measure(problem: Problem, pythons: dict[str, str]):
                 cells[peer, what] = Cell(error=built["error"])
                 continue
             # The gradient comes after the objective.
-            deviation = np.max(np.abs(np.array(built["out"][-1]) - truth[what]))
+            out = np.array(built["out"][-1])
+            out = objective(problem, out) if what in JACOBIANS else out
+            deviation = np.max(np.abs(out - truth[what]))
             cells[peer, what] = Cell(
                 deviation=float(deviation),
                 compile_seconds=built["seconds"],
@@ -177,14 +198,17 @@ class Report:
             self.errors.append(cell.error)
         return f"fails [{self.errors.index(cell.error) + 1}]"
 
-    def _table(self, show) -> list[str]:
-        """`show(cells, peer)` for each problem and each peer."""
+    def _table(self, show, what="value") -> list[str]:
+        """`show(cells, peer)` for each problem and each peer that have `what`."""
+        results = {k: v for k, v in self.results.items() if (OURS, what) in v}
+        every = [key for cells in results.values() for key in cells]
+        peers = [peer for peer in self.peers if (peer, what) in every]
         lines = [
-            "| | " + " | ".join(PEERS[peer] for peer in self.peers) + " |",
-            "| --- |" + " --- |" * len(self.peers),
+            "| | " + " | ".join(PEERS[peer] for peer in peers) + " |",
+            "| --- |" + " --- |" * len(peers),
         ]
-        for problem, cells in self.results.items():
-            row = [show(cells, peer) for peer in self.peers]
+        for problem, cells in results.items():
+            row = [show(cells, peer) for peer in peers]
             lines.append(f"| {problem} | " + " | ".join(row) + " |")
         return lines
 
@@ -198,7 +222,7 @@ class Report:
                 return time
             return f"**{_ratio(cell, cells[OURS, what]):.2g}** ({time})"
 
-        return self._table(show)
+        return self._table(show, what)
 
     def pairs(self, show_one) -> list[str]:
         """What belongs to the value / to the gradient."""
@@ -236,6 +260,10 @@ class Report:
                 "How many solves a value and a gradient take.",
                 *self.gradient_over_forward(),
             ],
+            **{
+                f"Jacobians: {what}": [text, *self.times(what)]
+                for what, text in JACOBIANS.items()
+            },
             "Error": [
                 "Largest deviation from the reference: final state / gradient.",
                 *self.pairs(lambda cell: f"{cell.deviation:.0e}"),

@@ -29,6 +29,14 @@ _STAGES = 8
 _STEPS = 100
 
 
+def objective(problem: Problem, x):
+    """What is differentiated: linear in the final state, and so also what belongs to it
+    of a tangent, and of the rows of a Jacobian."""
+    if problem.kind in ("ball", "hopper"):
+        return x[0]
+    return np.sum(x if problem.kind == "legs" else x[: len(x) // 2], axis=0)
+
+
 def reference(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """The final states and the gradients, of the shapes that peers return."""
     theta = problem.theta
@@ -39,14 +47,12 @@ def reference(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         balls = np.concatenate([theta[:, None], others], axis=1)
         state, gradient = ball_and_gradient(balls, problem.t1)
         return state.T.ravel(), gradient[:, 0]
-    solve, objective = {
-        "hopper": (_hopper, lambda x: x[0]),
-        "legs": (_legs, lambda x: x.sum()),
-    }[problem.kind]
-    tangents = [
-        objective(solve(theta + 1j * _TINY * direction, problem.t1)).imag / _TINY
+    solve = {"hopper": _hopper, "legs": _legs}[problem.kind]
+    moved = [
+        solve(theta + 1j * _TINY * direction, problem.t1)
         for direction in np.eye(theta.size)
     ]
+    tangents = [objective(problem, x).imag / _TINY for x in moved]
     x1 = np.asarray(solve(theta.astype(complex), problem.t1))
     return np.real(x1), np.array(tangents)
 

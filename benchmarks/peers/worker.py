@@ -4,10 +4,10 @@
 
 Reads commands from standard input, and answers each by one line of JSON:
 
-- `build value`, `build gradient`: prepares the program, runs it once, and answers with
-    the seconds that it took (compilation), what came out, and the peak memory in bytes
-    up to here.
-- `time value 0.1`, `time gradient 0.1`: repeats it for about so many seconds, and
+- `build value`, or whatever else the peer's `build` knows: prepares the program, runs
+    it once, and answers with the seconds that it took (compilation), what came out, and
+    the peak memory in bytes up to here.
+- `time value 0.1`: repeats it for about so many seconds, and
     answers with the seconds of one run.
 
 What a peer raises is the answer, too.
@@ -48,7 +48,7 @@ def main() -> None:
         out = run()
         seconds = time.perf_counter() - start
         runs[what] = run
-        parts = (out,) if what == "value" else out
+        parts = out if isinstance(out, tuple) else (out,)
         parts = [np.asarray(part, float).tolist() for part in parts]
         return {"seconds": seconds, "out": parts, "peak_memory": memory_bytes("VmHWM")}
 

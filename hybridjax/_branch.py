@@ -9,7 +9,7 @@ import jax.custom_batching
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int, PyTree
 
 
 def compute_if(pred: Bool[Array, ""] | None, fn, otherwise: PyTree) -> PyTree:
@@ -46,6 +46,13 @@ def computed_once(fn: Callable, otherwise: PyTree, *args: PyTree) -> PyTree:
         return out, jtu.tree_map(lambda _: True, out)
 
     return run(otherwise, arrays)
+
+
+def later_zero(after: Array) -> Int[Array, ""]:
+    """Zero, when `after` (an integer, never negative) is known. XLA's executor on CPUs
+    hands kernels to another thread, which takes 20 µs, if more than eight of them are
+    ready: what is needed later should not be ready at once."""
+    return jnp.minimum(after, 0)
 
 
 def cond_any(pred, true_fn, false_fn, *operands):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._branch import compute_if, computed_once, where
+from ._branch import compute_if, computed_once, later_zero, where
 from ._cubic import CHECK_POINTS
 from ._flat import FlatSystem
 from ._pack import Packer
@@ -100,11 +100,6 @@ def run(loop: "AbstractLoop", x0, mode0) -> Tape:
     t0, t1, settings = loop.t0, loop.t1, loop.settings
     states = Packer(jax.eval_shape(lambda: loop.start(x0, mode0)))
     rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
-    # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
-    table = tuple(
-        jnp.zeros((settings.max_steps, size), dtype) for size, dtype in rows.sizes()
-    )
-
     # Of all lanes together, and so not in `packed`: how many iterations there were, how
     # many rows, and whether a lane is not done.
     counters = lambda i, row, s: jnp.stack(
@@ -147,8 +142,15 @@ def run(loop: "AbstractLoop", x0, mode0) -> Tape:
     nothing = jnp.zeros((3,), jnp.int32), states.zeros()
     meter = settings.progress_meter.init()
     # Not the loop as well: XLA leaves out a tape that nobody reads, but not from there.
+    total, packed = compute_if(None, begin, nothing)
+    # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
+    zero = later_zero(total[0])
+    table = tuple(
+        jnp.full((settings.max_steps, size), zero, dtype)
+        for size, dtype in rows.sizes()
+    )
     total, packed, table, meter = lax.while_loop(
-        cond, body, (*compute_if(None, begin, nothing), table, meter)
+        cond, body, (total, packed, table, meter)
     )
     settings.progress_meter.close(meter)
     num_rows = total[1]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ._branch import compute_if, cond_any, where
+from ._branch import compute_if, cond_any, later_zero, where
 from ._corner import resolve_corner, same_outcome
 from ._flat import FlatSystem
 from ._pack import Packer
@@ -274,7 +274,8 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
     resolved = resolved if corners else ()
     resolutions = Packer(resolved, twice)
     rows, outs = _Rows(tape, twice), Packer((dx0, dx0, dt0), twice)
-    state = (dx0, dt0, jnp.asarray(False), resolutions.pack(resolved))
+    fired = later_zero(tape.num_rows) < 0
+    state = (dx0, dt0, fired, resolutions.pack(resolved))
     carries = Packer(state, twice)
     tables = tuple(
         jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
@@ -317,7 +318,10 @@ def _pull_impl(
     cts: Outputs, wanted: Inputs, recording: Recording, twice=False
 ) -> Inputs:
     """`wanted` has `True` where a cotangent is asked for, `None` elsewhere."""
-    zeros = jtu.tree_map(jnp.zeros_like, _like_inputs(wanted, recording))
+    zero = later_zero(recording.differentiable.astype(jnp.int32))
+    zeros = jtu.tree_map(
+        lambda leaf: jnp.full_like(leaf, zero), _like_inputs(wanted, recording)
+    )
     return compute_if(None, lambda: _pulled(cts, wanted, recording, twice), zeros)
 
 

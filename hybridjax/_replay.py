@@ -98,7 +98,7 @@ class _Rows:
         rows = Row(
             tape.t, tape.dt, tape.rate, tape.x, tape.x_pre, tape.mode, tape.event
         )
-        self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows), twice)
+        self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows))
         # What was written down carries no tangent.
         self._table = jax.vmap(self._packer.pack)(rows) if twice else tape.table
 
@@ -272,11 +272,11 @@ def _push_impl(inputs: Inputs, recording: Recording, twice=False) -> Outputs:
         jnp.zeros((n_guards,), jnp.int32),
     )
     resolved = resolved if corners else ()
-    resolutions = Packer(resolved, twice)
-    rows, outs = _Rows(tape, twice), Packer((dx0, dx0, dt0), twice)
+    resolutions = Packer(resolved)
+    rows, outs = _Rows(tape, twice), Packer((dx0, dx0, dt0))
     fired = later_zero(tape.num_rows) < 0
     state = (dx0, dt0, fired, resolutions.pack(resolved))
-    carries = Packer(state, twice)
+    carries = Packer(state)
     tables = tuple(
         jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
     )
@@ -453,11 +453,11 @@ def _pulled(cts: Outputs, wanted: Inputs, recording: Recording, twice) -> Inputs
     small, large = split(ct_system)
     rows = _Rows(tape, twice)
     given = (cts.x, cts.x_pre, cts.t_event)
-    outs = Packer(jtu.tree_map(lambda buffer: buffer[0], given), twice)
+    outs = Packer(jtu.tree_map(lambda buffer: buffer[0], given))
     asked_rows = len(jtu.tree_leaves(given)) > 0
     tables = jax.vmap(outs.pack)(given) if asked_rows else outs.pack(given)
     state = (ct, ct_t, small)
-    carries = Packer(state, twice)
+    carries = Packer(state)
     init = (num_rows - 1, carries.pack(state), large)
     _, carried, large = lax.while_loop(lambda c: c[0] >= 0, body, init)
     ct_x0, ct_t0, small = carries.unpack(carried)

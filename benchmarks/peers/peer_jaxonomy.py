@@ -27,13 +27,14 @@ _ARCS = {"ball": 6, "hopper": 5, "legs": 8, "balls": 57}
 
 def build(problem: Problem, what: str):
     system, start, objective = _KINDS[problem.kind](problem)
+    reverse = what in ("gradient", "jacrev")
     options = SimulatorOptions(
         math_backend="jax",
         ode_solver_method="dopri5",
         rtol=TOLERANCE,
         atol=TOLERANCE,
-        enable_autodiff=what == "gradient",
-        max_major_steps=_ARCS[problem.kind] if what == "gradient" else None,
+        enable_autodiff=reverse,
+        max_major_steps=_ARCS[problem.kind] if reverse else None,
         # The fastest, and as accurate as the default of 16.
         max_checkpoints=2,
     )

@@ -54,7 +54,7 @@ JAX_PEERS = (OURS, "diffrax", "jaxonomy")
 
 # XLA compiles a loop on the CPU as one function if it touches no more bytes than this
 # (1024 by default), and as a sequence of kernels otherwise. All peers that use JAX are
-# two to three times as fast with it.
+# several times as fast with it.
 XLA_FLAGS = (
     "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000"
 )

@@ -77,16 +77,16 @@ class LandingLoop(AbstractLoop):
         landing, t_aim = s.approach, self.aim(s)
         dt = jnp.where(landing.active, landing.dt, t_aim - s.t)
         dt = jnp.where(s.done, 0, dt)
-        a = self.attempt(s, dt, jnp.where(landing.active, s.t + dt, t_aim))
+        s, a = self.attempt(s, dt, jnp.where(landing.active, s.t + dt, t_aim))
         calm, new, row = self.glide(s, a)
         glided = (states.pack(new), rows.pack(row))
 
         attempts = Packer(a)
         attempt = attempts.pack(a)
+        packed = states.pack(s) if self.looks_later else packed
 
         def eventful():
-            s, a = states.unpack(packed), attempts.unpack(attempt)
-            new, row = self.manoeuvre(s, a)
+            new, row = self.manoeuvre(states.unpack(packed), attempts.unpack(attempt))
             return where(calm, glided, (states.pack(new), rows.pack(row)))
 
         if self.system.n_guards > 0:
@@ -171,11 +171,15 @@ class LandingLoop(AbstractLoop):
         # The state after it all.
         t = jnp.where(accept, t1, jnp.where(event, t_pre, s.t))
         x = jnp.where(accept, step.x, jnp.where(event, x_pre, s.x))
-        flow = jnp.where(accept, step.flow, s.flow)
-        g = jnp.where(accept, a.g, s.g)
-        rate = jnp.where(accept, a.rate, s.rate)
-        x, mode, flow, g, rate = self.jump(event, guard, t, x, s.mode, flow, g, rate)
-        finite_jump = all_of(jnp.isfinite(jnp.concatenate([x, flow, g])))
+        x, mode = cond_any(
+            event,
+            lambda: where(
+                event,
+                self.system.jump(t, x, s.mode, jnp.where(event, guard, 0)),
+                (x, s.mode),
+            ),
+            lambda: (x, s.mode),
+        )
 
         # Step sizes.
         shrink = moving & keep & ~certain
@@ -203,20 +207,20 @@ class LandingLoop(AbstractLoop):
         # The outcome.
         rejected = moving & ~accept & ~aim
         result = first(result, RESULTS.grazing, grazing)
-        result = first(result, RESULTS.nonfinite_state, event & ~finite_jump)
         s_ = dataclasses.replace(s, result=result)
         result = self.outcome(s_, rejected, a, t_next, guard_dt)
         failed = active & (result != RESULTS.successful)
         named = jnp.where(grazing, check["grazing_guard"], guard)
-        guard_end = jnp.where(failed & (event | fire | land | grazing), named, -1)
+        named = jnp.where(event | fire | land | grazing, named, -1)
 
         new = State(
             t=t,
             x=x,
-            flow=flow,
+            flow=jnp.where(accept, step.flow, s.flow),
             mode=mode,
-            g=g,
-            rate=rate,
+            g=jnp.where(accept, a.g, s.g),
+            rate=jnp.where(accept, a.rate, s.rate),
+            known=s.known,
             jumped=jnp.where(event, True, s.jumped & ~accept),
             t_next=t_next,
             controller=controller,
@@ -227,12 +231,13 @@ class LandingLoop(AbstractLoop):
             num_events=s.num_events + event,
             num_steps=s.num_steps + active,
             num_accepted=s.num_accepted + (accept | (event & land)),
-            guard_end=jnp.where(active, guard_end.astype(jnp.int32), s.guard_end),
+            guard_end=jnp.where(active, named.astype(jnp.int32), s.guard_end),
             result=choose(active, result, s.result),
             done=s.done | failed,
         )
-        done = (t >= self.t1) & ~self.due(new)
-        new = eqx.tree_at(lambda s: s.done, new, new.done | done)
+        done = accept & (t >= self.t1) & ~self.due(new)
+        new = dataclasses.replace(new, done=new.done | done)
+        new = self.arrived(new, event)
 
         row = Row(
             t=s.t,
@@ -345,14 +350,3 @@ class LandingLoop(AbstractLoop):
         delta = jnp.clip(delta, -dt, dt)
         delta = jnp.where(land & ~close, 0, delta)
         return land, delta, guard, give_up
-
-    def jump(self, event, guard, t, x, mode, flow, g, rate):
-        before = (x, mode, flow, g, rate)
-
-        def jumped():
-            x_plus, mode_plus = self.system.jump(t, x, mode, jnp.where(event, guard, 0))
-            flow = self.system.flow(t, x_plus, mode_plus)
-            g, rate = self.system.guard_rates(t, x_plus, mode_plus, flow)
-            return where(event, (x_plus, mode_plus, flow, g, rate), before)
-
-        return cond_any(event, jumped, lambda: before)

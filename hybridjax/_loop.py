@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._branch import compute_if, computed_once, later_zero, where
+from ._branch import compute_if, computed_once, cond_any, later_zero, where
 from ._cubic import CHECK_POINTS
 from ._flat import FlatSystem
 from ._pack import Packer
 from ._reduce import all_of, any_of
 from ._results import choose, RESULTS
-from ._step import solver_step, StepResult, term
+from ._step import can_look, looking_step, solver_step, StepResult, term
 from ._tape import Row, Tape
 
 
@@ -61,6 +61,9 @@ class State(eqx.Module):
     mode: PyTree
     g: Float[Array, " n_guards"]
     rate: Float[Array, " n_guards"]  # dg/dt along the flow
+    # Are these three those of here? Where it takes long to compile them, the step finds
+    # out that begins at the start, or after a jump; elsewhere they always are.
+    known: Bool[Array, ""] | None
     jumped: Bool[Array, ""]  # is this the right limit at an event
     # Step size.
     t_next: Float[Array, ""]  # where the controller wants to go
@@ -197,6 +200,7 @@ class AbstractLoop(abc.ABC):
         self.eps = jnp.finfo(t0.dtype).eps
         self.scale = jnp.maximum(jnp.maximum(jnp.abs(t0), jnp.abs(t1)), t1 - t0)
         self.same_time = SAME_TIME * self.eps * self.scale
+        self.looks_later = not self.projects and can_look(settings.solver, system)
 
     @abc.abstractmethod
     def first_approach(self) -> PyTree:
@@ -211,42 +215,63 @@ class AbstractLoop(abc.ABC):
         """From the packed state to the next one, and a packed row of what was done."""
 
     def start(self, x0, mode0) -> State:
-        system, t0 = self.system, self.t0
-        flow = system.flow(t0, x0, mode0)
-        g, rate = system.guard_rates(t0, x0, mode0, flow)
+        t0, n_guards = self.t0, self.system.n_guards
         t_next, controller = self.start_controller(t0, x0, mode0)
         false = jnp.asarray(False)
         zero, none = jnp.asarray(0, jnp.int32), jnp.asarray(-1, jnp.int32)
         inf = jnp.asarray(jnp.inf, t0.dtype)
-        finite = all_of(jnp.isfinite(x0) & jnp.isfinite(flow))
-        finite = finite & all_of(jnp.isfinite(g))
-        result = choose(finite, RESULTS.successful, RESULTS.nonfinite_state)
         interval = (self.t1 >= t0) & jnp.isfinite(t0) & jnp.isfinite(self.t1)
-        result = choose(interval, result, RESULTS.invalid_interval)
+        result = choose(interval, RESULTS.successful, RESULTS.invalid_interval)
+        unwatched = jnp.zeros((n_guards,), x0.dtype)
         state = State(
             t=t0,
             x=x0,
-            flow=flow,
+            flow=jnp.zeros_like(x0),
             mode=mode0,
-            g=g,
-            rate=rate,
+            g=unwatched,
+            rate=unwatched,
+            known=false if self.looks_later else None,
             jumped=false,
             t_next=t_next,
             controller=controller,
             guard_dt=inf,
             approach=self.first_approach(),
-            last_fired=jnp.full_like(g, -jnp.inf),
-            quick_firings=jnp.zeros(g.shape, jnp.int32),
+            last_fired=jnp.full_like(unwatched, -jnp.inf),
+            quick_firings=jnp.zeros((n_guards,), jnp.int32),
             num_events=zero,
             num_steps=zero,
             num_accepted=zero,
             guard_end=none,
             result=result,
-            done=false,
+            done=result != RESULTS.successful,
         )
+        if self.looks_later:
+            return state
+        return self.judged(state, self.look(t0, x0, mode0), ~false)
+
+    def arrived(self, s: State, new: Bool[Array, ""]) -> State:
+        """The state after a jump, where that is `new`, looked at."""
+        if self.looks_later:
+            return dataclasses.replace(s, known=s.known & ~new)
+        here = lambda: self.look(s.t, s.x, s.mode)
+        return self.judged(s, cond_any(new, here, lambda: (s.flow, s.g, s.rate)), new)
+
+    def look(self, t, x, mode):
+        flow = self.system.flow(t, x, mode)
+        return flow, *self.system.guard_rates(t, x, mode, flow)
+
+    def judged(self, s: State, here, new: Bool[Array, ""]) -> State:
+        """The state, where it is `new` with what was found there. Is that finite, and
+        the end?"""
+        flow, g, rate = where(new, here, (s.flow, s.g, s.rate))
+        s = dataclasses.replace(s, flow=flow, g=g, rate=rate)
+        finite = all_of(jnp.isfinite(jnp.concatenate([s.x, flow, g])))
+        result = first(s.result, RESULTS.nonfinite_state, new & ~finite)
         failed = result != RESULTS.successful
-        done = failed | ((t0 >= self.t1) & ~self.due(state))
-        return eqx.tree_at(lambda s: s.done, state, done)
+        done = s.done | (new & (failed | ((s.t >= self.t1) & ~self.due(s))))
+        # The guard that led here is to blame only for what is wrong here.
+        guard_end = jnp.where(new & ~failed, -1, s.guard_end)
+        return dataclasses.replace(s, result=result, done=done, guard_end=guard_end)
 
     def start_controller(self, t, x, mode):
         settings = self.settings
@@ -268,30 +293,39 @@ class AbstractLoop(abc.ABC):
         """Where the step size controller and the guards let the next step end."""
         return jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
 
-    def attempt(self, s: State, dt, t1) -> Attempt:
-        """A step of length `dt` to `t1`."""
-        step = solver_step(
-            self.settings.solver, self.system, s.t, dt, s.x, s.flow, s.mode
-        )
+    def attempt(self, s: State, dt, t1) -> tuple[State, Attempt]:
+        """A step of length `dt` to `t1`, and the state, of which all is known then."""
+        solver, system = self.settings.solver, self.system
+        ends = None
+        if self.looks_later:
+            here = s.flow, s.g, s.rate
+            step, here, ends = looking_step(
+                solver, system, s.t, dt, s.x, s.mode, here, s.known | s.done
+            )
+            new = ~s.known & ~s.done
+            s = dataclasses.replace(self.judged(s, here, new), known=s.known | new)
+        else:
+            step = solver_step(solver, system, s.t, dt, s.x, s.flow, s.mode)
 
-        def guards(system, t, dt, t1, step, mode):
+        def guards(system, t, dt, t1, step, mode, ends):
             def at(point):
                 x = step.interpolation.evaluate(point)
                 return system.guards(t + point * dt, x, mode)
 
-            g, rate = system.guard_rates(t1, step.x, mode, step.flow)
-            return g, rate, jax.vmap(at)(jnp.asarray(CHECK_POINTS, dt.dtype))
+            if ends is None:
+                ends = system.guard_rates(t1, step.x, mode, step.flow)
+            return *ends, jax.vmap(at)(jnp.asarray(CHECK_POINTS, dt.dtype))
 
         nothing = s.g, s.g, jnp.stack([s.g] * len(CHECK_POINTS))
         g, rate, g_check = computed_once(
-            guards, nothing, self.system, s.t, dt, t1, step, s.mode
+            guards, nothing, system, s.t, dt, t1, step, s.mode, ends
         )
         state = jnp.concatenate([step.x, step.flow])
         finite = step.okay & all_of(jnp.isfinite(state))
         watched = jnp.isfinite(jnp.stack([g, rate, *g_check])).all(axis=0)
         finite = finite & all_of(watched)
         keep, t_next, controller, failed = self.adapt(s, t1, step, finite)
-        return Attempt(
+        return s, Attempt(
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
         )
 

@@ -167,7 +167,7 @@ class ProjectionLoop(AbstractLoop):
         """A step of the solver, that stays off the guards."""
         s: State = states.unpack(packed)
         t_aim = jnp.maximum(self.aim(s), s.t)
-        a = self.attempt(s, jnp.where(s.done, 0, t_aim - s.t), t_aim)
+        s, a = self.attempt(s, jnp.where(s.done, 0, t_aim - s.t), t_aim)
         dt, keep, active = a.dt, a.keep, ~s.done
         floor = _FLOOR * jnp.clip(s.g, 0, self.near)
         clear, shorter, longer = stays_above(

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 
 import diffrax as dfx
+import equinox.internal as eqxi
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+
+from ._branch import where
 
 
 def explicit_tableau(solver) -> dfx.ButcherTableau | None:
@@ -57,6 +60,36 @@ def _looped(tableau, system, t, dt, x, flow, mode):
     ks = jnp.zeros((size, *x.shape), x.dtype).at[0].set(dt * flow)
     ks = lax.fori_loop(1, size, stage, ks)
     return ks, x + _combined(last, ks)
+
+
+def looking_stages(tableau, system, t, dt, x, mode, here, known):
+    """As `explicit_stages`, with the vector field, the guards and their rates at both
+    ends; those at the start are `here` where they are `known`."""
+    weights, times, last = _butcher(tableau, x.dtype)
+    size = weights.shape[0]
+    if not tableau.fsal:
+        # One more stage, at the end of the step.
+        weights = jnp.zeros((size + 1, size + 1), x.dtype).at[:size, :size].set(weights)
+        weights = weights.at[size, :size].set(last)
+        times, last = jnp.append(times, 1), jnp.append(last, 0)
+
+    def stage(i, carry):
+        ks, here, _ = carry
+        at, at_t = x + _combined(weights[i], ks), t + times[i] * dt
+        start, end = i == 0, i == weights.shape[0] - 1
+        flow = jnp.where(start & known, here[0], system.flow(at_t, at, mode))
+        g, rate = lax.cond(
+            start | end,
+            lambda: system.guard_rates(at_t, at, mode, flow),
+            lambda: here[1:],
+        )
+        there = flow, g, rate
+        return ks.at[i].set(dt * flow), where(start & ~known, there, here), there
+
+    ks = jnp.zeros((weights.shape[0], *x.shape), x.dtype).at[0].set(dt * here[0])
+    first = jnp.where(eqxi.unvmap_all(known), 1, 0)
+    ks, here, there = lax.fori_loop(first, weights.shape[0], stage, (ks, here, here))
+    return ks[:size], x + _combined(last, ks), here, there
 
 
 def _butcher(tableau, dtype):

@@ -11,7 +11,13 @@ from jaxtyping import Array, Bool, Float
 
 from ._branch import cond_any
 from ._flat import FlatSystem
-from ._stages import explicit_stages, explicit_tableau, pull_stages, weighted
+from ._stages import (
+    explicit_stages,
+    explicit_tableau,
+    looking_stages,
+    pull_stages,
+    weighted,
+)
 
 
 class StepResult(NamedTuple):
@@ -39,10 +45,29 @@ def solver_step(
         flow1 = jnp.where(dt == 0, flow, ks[-1] / jnp.where(dt == 0, 1, dt))
     else:
         flow1 = system.flow(t + dt, x1, mode)
+    return _step_result(solver, tableau, dt, x, flow, ks, x1, flow1)
+
+
+def _step_result(solver, tableau, dt, x, flow, ks, x1, flow1) -> StepResult:
     error = weighted(tableau.b_error, ks)
     dense_info = dict(y0=x, y1=x1, k=jnp.asarray(ks))
     interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
     return StepResult(x1, error, flow1, interpolation, jnp.asarray(True))
+
+
+def can_look(solver: dfx.AbstractSolver, system: FlatSystem) -> bool:
+    return system.is_large and explicit_tableau(solver) is not None
+
+
+def looking_step(solver, system: FlatSystem, t, dt, x, mode, here, known):
+    """`solver_step` where it `can_look`: it also returns the vector field, the guards
+    and their rates at its start, `here` where they are `known`, and the guards and
+    their rates at its end. One place in the program computes all of them."""
+    tableau: Any = explicit_tableau(solver)
+    ks, x1, here, (flow1, *ends) = looking_stages(
+        tableau, system, t, dt, x, mode, here, known
+    )
+    return _step_result(solver, tableau, dt, x, here[0], ks, x1, flow1), here, ends
 
 
 def flow_for(

@@ -238,7 +238,7 @@ def _stack(dicts):
 
 @pytest.fixture(scope="module")
 def table():
-    q, cases = _cases()
+    q, cases = jax.jit(_cases)()  # One by one, its operations take seconds.
     p, v, mode, event, u, du, after, matrix = zip(*cases.values(), strict=True)
 
     @jax.jit
@@ -325,8 +325,10 @@ def test_one_sided_differences(table):
         def back(i, carry):  # Runge and Kutta's method
             t, y = carry
             step = -short / 32
-            field = lambda t, y: jnp.concatenate(
-                leg.flow(t, (y[:5], y[5:]), after[None], args)
+            field = jax.jit(  # To trace it four times would take seconds.
+                lambda t, y: jnp.concatenate(
+                    leg.flow(t, (y[:5], y[5:]), after[None], args)
+                )
             )
             k1 = field(t, y)
             k2 = field(t + step / 2, y + step / 2 * k1)

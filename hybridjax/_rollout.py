@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from ._errors import clean_errors
-from ._start import is_traced
+from ._jax.errors import clean_errors
+from ._systems.start import is_traced
 
 
 def rollout(

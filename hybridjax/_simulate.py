@@ -9,21 +9,21 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, Real
 
-from ._checkpoints import in_pieces
-from ._compiler_options import compiler_options, is_outermost
-from ._core import tape_of, traced_once
-from ._errors import certify, Messages, Verdict
-from ._event_selected import EventSelectedSystem
-from ._flat import flatten_system
-from ._locate import Locate
-from ._loop import SAME_TIME, Settings
-from ._project import Project
-from ._results import RESULTS
-from ._save import check_saveat, save
-from ._solution import event_log, Path, shift_time, Solution
-from ._start import as_time, is_traced, start
-from ._step import stop_gradient, without_gradients
-from ._system import AbstractHybridSystem, AbstractSelfStartingSystem
+from ._derivatives.simulation import tape_of, traced_once
+from ._events.locate import Locate
+from ._events.project import Project
+from ._jax.compiler_options import compiler_options, is_outermost
+from ._jax.errors import certify, Messages, Verdict
+from ._loop.loop import SAME_TIME, Settings
+from ._loop.results import RESULTS
+from ._solution.checkpoints import in_pieces
+from ._solution.save import check_saveat, save
+from ._solution.solution import event_log, Path, shift_time, Solution
+from ._steps.step import stop_gradient, without_gradients
+from ._systems.event_selected import EventSelectedSystem
+from ._systems.flat import flatten_system
+from ._systems.start import as_time, is_traced, start
+from ._systems.system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
 _TOLERANCES = ("rtol", "atol", "dtmin", "dtmax")

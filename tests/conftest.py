@@ -3,8 +3,8 @@ import importlib.metadata
 import os
 
 
-# JAX's traces are many small objects that live on: by default, a tenth of the time of the
-# tests goes into looking for garbage among them.
+# JAX's traces are many small objects that live on: by default, a tenth of the time of
+# the tests goes into looking for garbage among them.
 gc.set_threshold(100_000, 50, 100)
 # Figures are made without a display, also in the processes that tests start.
 os.environ["MPLBACKEND"] = "Agg"

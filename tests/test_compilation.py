@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax import models
-from hybridjax.mechanics._dot import dot
+from hybridjax.mechanics._dynamics.dot import dot
 from jax import export
 
 from .helpers import ball_outcome

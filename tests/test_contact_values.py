@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
-from hybridjax.models._planar_body import PlanarBody
+from hybridjax.models._bodies.planar_body import PlanarBody
 from scipy.integrate import quad, solve_ivp
 
 from .helpers import error

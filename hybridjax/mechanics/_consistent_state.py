@@ -5,11 +5,11 @@ import lineax as lx
 import optimistix as optx
 from jaxtyping import Array, PyTree, Real
 
-from .._errors import certify, Messages, Verdict
-from .._parameter import in_dtype
-from ._inertia import apply_mass
+from .._jax.errors import certify, Messages, Verdict
+from .._systems.parameter import in_dtype
+from ._dynamics.inertia import apply_mass
+from ._dynamics.multibody import close, Multibody
 from ._mechanical import MechanicalSystem
-from ._multibody import close, Multibody
 
 
 def consistent_state(

@@ -8,25 +8,25 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._gate import gate
-from .._parameter import in_dtype, parameter
-from .._stabilization import stabilization
-from .._start import is_traced
-from .._step import stop_gradient
-from .._system import AbstractSelfStartingSystem, UNWATCHED
-from ._complementarity import (
+from .._jax.gate import gate
+from .._steps.step import stop_gradient
+from .._systems.parameter import in_dtype, parameter
+from .._systems.stabilization import stabilization
+from .._systems.start import is_traced
+from .._systems.system import AbstractSelfStartingSystem, UNWATCHED
+from ._contacts.complementarity import (
     Active,
     contact_forces,
     find_active,
     force_size,
     posedness,
 )
-from ._contact_mode import ContactMode
-from ._dot import dot
-from ._formulation import AbstractFormulation, IndexOne
-from ._multibody import Multibody
-from ._shapes import check_shapes
-from ._start_contacts import FAULTS, start_contacts
+from ._contacts.contact_mode import ContactMode
+from ._contacts.start_contacts import FAULTS, start_contacts
+from ._dynamics.dot import dot
+from ._dynamics.formulation import AbstractFormulation, IndexOne
+from ._dynamics.multibody import Multibody
+from ._dynamics.shapes import check_shapes
 
 
 class MechanicalSystem(AbstractSelfStartingSystem):

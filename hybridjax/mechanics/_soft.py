@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._event_selected import EventSelectedSystem
-from .._parameter import parameter
-from ._inertia import accelerate, inertia
+from .._systems.event_selected import EventSelectedSystem
+from .._systems.parameter import parameter
+from ._dynamics.inertia import accelerate, inertia
 
 
 def soft_contacts(

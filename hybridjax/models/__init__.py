@@ -1,37 +1,43 @@
-from ._acrobat import acrobat as acrobat
-from ._affine_octants import (
-    affine_octants as affine_octants,
-    affine_octants_flow as affine_octants_flow,
-)
-from ._ball_on_paddle import BallOnPaddle as BallOnPaddle
-from ._ball_on_slope import ball_on_slope as ball_on_slope
-from ._balls import Balls as Balls
-from ._bouncing_ball import BouncingBall as BouncingBall
-from ._compass_gait import CompassGait as CompassGait
-from ._corners import (
+from ._balls.ball_on_paddle import BallOnPaddle as BallOnPaddle
+from ._balls.ball_on_slope import ball_on_slope as ball_on_slope
+from ._balls.balls import Balls as Balls
+from ._balls.bouncing_ball import BouncingBall as BouncingBall
+from ._balls.paddle_juggler import paddle_juggler as paddle_juggler
+from ._balls.thrown_ball import ThrownBall as ThrownBall
+from ._balls.walled_ball import WalledBall as WalledBall
+from ._bodies.corners import (
     rimless_wheel as rimless_wheel,
     rocking_block as rocking_block,
     rod as rod,
 )
-from ._five_bar import five_bar as five_bar, five_bar_start as five_bar_start
-from ._incline import (
+from ._bodies.incline import (
     block_on_incline as block_on_incline,
     point_mass_on_slope as point_mass_on_slope,
 )
-from ._legged import planar_biped as planar_biped, planar_monoped as planar_monoped
-from ._paddle_juggler import paddle_juggler as paddle_juggler
-from ._piecewise_constant import (
+from ._bodies.plate import plate_on_springs as plate_on_springs
+from ._bodies.rigid_bar import RigidBar as RigidBar
+from ._fields.affine_octants import (
+    affine_octants as affine_octants,
+    affine_octants_flow as affine_octants_flow,
+)
+from ._fields.piecewise_constant import (
     linear_table as linear_table,
     piecewise_constant as piecewise_constant,
 )
-from ._plate import plate_on_springs as plate_on_springs
-from ._rigid_bar import RigidBar as RigidBar
-from ._soft_biped import soft_biped as soft_biped
-from ._spring_hopper import (
+from ._legged.compass_gait import CompassGait as CompassGait
+from ._legged.robots import (
+    planar_biped as planar_biped,
+    planar_monoped as planar_monoped,
+)
+from ._legged.soft_biped import soft_biped as soft_biped
+from ._legged.spring_hopper import (
     spring_hopper as spring_hopper,
     spring_hopper_flow as spring_hopper_flow,
 )
-from ._thrown_ball import ThrownBall as ThrownBall
-from ._trotter import rigid_trotter as rigid_trotter, soft_trotter as soft_trotter
-from ._two_legs import TwoLegs as TwoLegs
-from ._walled_ball import WalledBall as WalledBall
+from ._legged.trotter import (
+    rigid_trotter as rigid_trotter,
+    soft_trotter as soft_trotter,
+)
+from ._legged.two_legs import TwoLegs as TwoLegs
+from ._mechanisms.acrobat import acrobat as acrobat
+from ._mechanisms.five_bar import five_bar as five_bar, five_bar_start as five_bar_start

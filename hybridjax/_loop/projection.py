@@ -1,0 +1,202 @@
+"""Events without root finding: what `Project` does in one iteration of the loop.
+
+An iteration ends in one of these ways, lane by lane:
+
+- *project*: guards are near; an Euler step leads to the one that is met first, and it
+  fires;
+- *accept*: a solver step is good, and no guard is passed in it;
+- *reject*: the error is too large, a guard is not represented well enough, or a guard
+  would be passed; the next step is shorter.
+
+Anderson and Revzen, Section 3. A guard is `g = -h`: their event functions increase.
+"""
+
+import dataclasses
+
+import diffrax as dfx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._events.cubic import stays_above
+from .._events.firing import crossing_times
+from .._events.locate import corner_tolerance
+from .._jax.branch import cond_any, where
+from .._jax.pack import Packer
+from .._jax.reduce import any_of
+from .loop import AbstractLoop, first, State
+from .results import RESULTS
+from .tape import Row
+
+
+# The first-order impact map is trusted where neither the rate of the guard changes by
+# more than this share of it on the way, nor the guard by more than half as much of it
+# beyond what was expected. (A half would be that of a parabola that touches zero.)
+_TRUST = 0.25
+
+# Solver steps stay above this share of the neighbourhood of a guard, or of what is left
+# of it. If they do not, the next one aims at so many times as much.
+_FLOOR = 0.5
+_AIM = 1.5
+
+
+class ProjectionLoop(AbstractLoop):
+    projects = True
+
+    def __init__(self, system, t0, t1, settings):
+        super().__init__(system, t0, t1, settings)
+        method, n_guards = settings.event_method, system.n_guards
+        self.near = method.thresholds(n_guards, t0.dtype)
+        self.corner_tol = corner_tolerance(method.corner_tol, t0.dtype) * self.scale
+        # Others want their steps to end at given times.
+        self.may_delay = isinstance(settings.controller, dfx.PIDController)
+
+    def first_approach(self) -> Bool[Array, " n_guards"]:
+        """The guards that are met in this very instant, after that which fired last."""
+        return jnp.zeros((self.system.n_guards,), bool)
+
+    def times(self, s: State) -> Float[Array, " n_guards"]:
+        times = crossing_times(s.g, s.rate)
+        return jnp.where(s.approach & jnp.isfinite(times), 0, times)
+
+    def due(self, s: State) -> Bool[Array, ""]:
+        """Is a guard near, and is it met before the simulation, or a step that has to
+        end at a given time?"""
+        near = (s.g <= self.near) & (s.rate < 0)
+        time = jnp.min(self.times(s), initial=jnp.inf)
+        until = self.t1 if self.may_delay else jnp.minimum(s.t_next, self.t1)
+        return any_of(near) & (s.t + time <= until + self.same_time)
+
+    def iterate(self, states: Packer, rows: Packer, packed):
+        s: State = states.unpack(packed)
+        due = ~s.done & self.due(s)
+        none = jnp.asarray(-1, jnp.int32)
+        zero, one = jnp.zeros_like(s.t), jnp.ones_like(s.t)
+        stay = packed, rows.pack(Row(s.t, zero, one, s.x, s.x, s.mode, none))
+        if self.system.n_guards == 0:
+            return self.advance(states, rows, packed)
+
+        def project():
+            s: State = states.unpack(packed)
+            new, row, trusted = self.project(s, due)
+            # Where it is not to be trusted, nothing has happened yet.
+            new, row = where(trusted, (states.pack(new), rows.pack(row)), stay)
+            return new, row, trusted
+
+        new, row, projected = cond_any(due, project, lambda: (*stay, due))
+        step = ~s.done & ~projected
+
+        def advance():
+            return where(step, self.advance(states, rows, packed), (new, row))
+
+        return cond_any(step, advance, lambda: (new, row))
+
+    def project(self, s: State, due) -> tuple[State, Row, Bool[Array, ""]]:
+        """Through the guard that is met first; and whether that, or the failure in
+        which it ends, is to be trusted."""
+        times = self.times(s)
+        guard = jnp.argmin(times).astype(jnp.int32)
+        # Rows without duration belong to the instant of the event before.
+        least = jnp.where(s.jumped & ~s.approach[guard], self.same_time, 0)
+        tau = jnp.where(due, jnp.maximum(times[guard], least), 0)
+        t = jnp.minimum(s.t + tau, self.t1)
+        tau = t - s.t
+        x_pre = s.x + tau * s.flow
+        flow = self.system.flow(t, x_pre, s.mode)
+        g_pre, rate_pre = self.system.guard_rates(t, x_pre, s.mode, flow)
+        g_pre, rate_pre, rate = g_pre[guard], rate_pre[guard], s.rate[guard]
+        trust = jnp.abs(rate_pre - rate) <= _TRUST * jnp.abs(rate)
+        # What cannot be told from zero.
+        tiny = jnp.sqrt(self.eps) * self.near[guard]
+        unexpected = jnp.abs(g_pre - (s.g[guard] + tau * rate))
+        trust = trust & (unexpected <= _TRUST / 2 * jnp.abs(tau * rate) + tiny)
+
+        x, mode = self.system.jump(t, x_pre, s.mode, guard)
+        flow = self.system.flow(t, x, mode)
+        g, rates = self.system.guard_rates(t, x, mode, flow)
+        beyond = self.system.guard_rates(t, x, s.mode, flow)[1][guard]
+        # At the guard, as far as can be told, and still it is not met.
+        stuck = s.g[guard] <= tiny
+        not_live = jnp.where(trust, ~(beyond < 0), stuck)
+
+        # Where it is not trusted (a NaN is not), there is no event to be judged.
+        result, count, last_fired = self.judge(s, due & trust, guard, t)
+        finite = jnp.isfinite(jnp.concatenate([x, flow, g, rates])).all()
+        result = first(result, RESULTS.nonfinite_state, trust & ~finite)
+        result = first(result, RESULTS.not_live, not_live)
+        failed = result != RESULTS.successful
+        event = due & ~failed
+        tied = jnp.abs(times - times[guard]) <= self.corner_tol
+        tied = tied & (jnp.arange(times.shape[0]) != guard)
+        new = dataclasses.replace(
+            s,
+            t=t,
+            x=x,
+            flow=flow,
+            mode=mode,
+            g=g,
+            rate=rates,
+            jumped=jnp.ones_like(s.jumped),
+            t_next=s.t_next + tau if self.may_delay else s.t_next,
+            guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
+            approach=tied,
+            last_fired=last_fired,
+            quick_firings=count,
+            num_events=s.num_events + 1,
+            num_accepted=s.num_accepted + 1,
+        )
+        new = where(event, new, s)
+        new = dataclasses.replace(
+            new,
+            num_steps=s.num_steps + 1,
+            guard_end=jnp.where(failed, guard, s.guard_end),
+            result=result,
+            done=failed | ((new.t >= self.t1) & ~self.due(new)),
+        )
+        row = Row(
+            t=s.t,
+            dt=jnp.where(event, tau, 0),
+            rate=jnp.where(event, rate_pre, 1),
+            x=s.x,
+            x_pre=x_pre,
+            mode=s.mode,
+            event=jnp.where(event, guard, -1).astype(jnp.int32),
+        )
+        return new, row, due & (trust | failed)
+
+    def advance(self, states: Packer, rows: Packer, packed):
+        """A step of the solver, that stays off the guards."""
+        s: State = states.unpack(packed)
+        t_aim = jnp.maximum(self.aim(s), s.t)
+        s, a = self.attempt(s, jnp.where(s.done, 0, t_aim - s.t), t_aim)
+        dt, keep, active = a.dt, a.keep, ~s.done
+        floor = _FLOOR * jnp.clip(s.g, 0, self.near)
+        clear, shorter, longer = stays_above(
+            floor, _AIM * floor, s.g, dt * s.rate, a.g, dt * a.rate, a.g_check
+        )
+        # Below this length, shortening a step tells nothing more.
+        clear = clear | (dt <= 64 * self.same_time)
+        accept = active & keep & clear
+        shorten = active & keep & ~clear
+        t_next, controller = self.heed(s, a, accept, active & ~keep)
+        if self.may_delay:
+            # A step that the guards made short must not make those after it short too.
+            short = accept & (a.t1 < s.t_next - self.same_time)
+            enough = jnp.maximum(t_next, a.t1 + 0.5 * (s.t_next - s.t))
+            t_next = jnp.where(short, enough, t_next)
+        guard_dt = jnp.where(accept, dt * longer, s.guard_dt)
+        guard_dt = jnp.where(shorten, dt * shorter, guard_dt)
+        result = self.outcome(s, active & ~accept, a, t_next, guard_dt)
+        failed = result != RESULTS.successful
+        new, row = self.step_taken(s, a, accept)
+        new = dataclasses.replace(
+            new,
+            t_next=t_next,
+            controller=controller,
+            guard_dt=guard_dt,
+            approach=s.approach & ~active,
+            result=result,
+            done=s.done | failed,
+        )
+        done = new.done | ((new.t >= self.t1) & ~self.due(new))
+        new = dataclasses.replace(new, done=done)
+        return states.pack(new), rows.pack(row)

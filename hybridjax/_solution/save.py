@@ -1,0 +1,101 @@
+"""`diffrax.SaveAt`, read off the tape."""
+
+from typing import Any
+
+import diffrax as dfx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import PyTree
+
+from .._jax.deferred import deferred
+from .solution import Path
+
+
+def check_saveat(saveat: Any):
+    if not isinstance(saveat, dfx.SaveAt):
+        raise ValueError(
+            f"Argument `saveat` must be a `diffrax.SaveAt`, but it is a "
+            f"{type(saveat).__name__}."
+        )
+    for name in ("solver_state", "controller_state", "made_jump"):
+        if getattr(saveat, name):
+            raise ValueError(
+                f"Argument `saveat` must not ask for `{name}`: a simulation with "
+                "events starts its solver afresh at every event."
+            )
+    for sub in _subs(saveat):
+        if sub.steps not in (0, 1):
+            raise ValueError(
+                "Argument `saveat` must have `steps` True or False, but it is "
+                f"{sub.steps}."
+            )
+
+
+def _is_sub(x):
+    return isinstance(x, dfx.SubSaveAt)
+
+
+def _subs(saveat):
+    return jtu.tree_leaves(saveat.subs, is_leaf=_is_sub)
+
+
+def save(saveat: dfx.SaveAt, path: Path, t0, t1, x0, mode0, args):
+    """The pytrees `ts`, `xs` and `modes` that `saveat` asks for."""
+
+    def one(sub):
+        pieces = []
+        # A jump at `t0` itself has already happened in what is saved there.
+        if sub.t0:
+            pieces.append(_at_times(path, t0[None], sub.fn, args))
+        if sub.ts is not None:
+            pieces.append(_at_times(path, sub.ts.astype(t0.dtype), sub.fn, args))
+        if sub.steps:
+            pieces.append(_at_steps(path, sub.fn, args))
+        if sub.t1 and not sub.steps:
+            pieces.append(_at_end(path, t1, sub.fn, args))
+        return jtu.tree_map(lambda *a: jnp.concatenate(a), *pieces)
+
+    if saveat.subs is None:
+        return None, None, None
+    saved = jtu.tree_map(one, saveat.subs, is_leaf=_is_sub)
+    is_triple = lambda x: isinstance(x, tuple) and len(x) == 3
+    pick = lambda k: jtu.tree_map(lambda s: s[k], saved, is_leaf=is_triple)
+    return pick(0), pick(1), pick(2)
+
+
+def _at_times(path: Path, ts, fn, args):
+    # Without `fn`, which may close over anything.
+    at_all = lambda path, ts: jax.vmap(path.at)(ts)
+    xs, modes = deferred(at_all, path, ts)
+    return ts, jax.vmap(lambda t, x: fn(t, x, args))(ts, xs), modes
+
+
+def _at_end(path: Path, t1, fn, args):
+    tape = path.tape
+    x = path.unravel(jnp.where(path.reaches(t1), tape.x_end, jnp.nan))
+    return jtu.tree_map(lambda a: a[None], (t1, fn(t1, x, args), tape.mode_end))
+
+
+def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
+    """The end of every accepted step; of several events in one instant, the last."""
+    tape = path.tape
+    size = tape.t.shape[0]
+    done = (tape.exists & (tape.dt > 0)) | tape.fired
+    # The first row is no inner one: rolling moves a False to the end.
+    done = done & ~jnp.roll(tape.inner, -1)
+    (index,) = jnp.nonzero(done, size=size, fill_value=size)
+    # Other lanes of a batch may have more rows.
+    last = jnp.arange(size) + 1 >= jnp.sum(done)
+
+    def pick(buffer, end):
+        following = buffer[jnp.clip(index + 1, 0, size - 1)]
+        return jnp.where(last.reshape((-1,) + (1,) * end.ndim), end, following)
+
+    ts = pick(tape.t, tape.t_end)
+    xs, modes = pick(tape.x, tape.x_end), jtu.tree_map(pick, tape.mode, tape.mode_end)
+    used = index < size
+    ts = jnp.where(used, ts, jnp.inf)
+    xs = jnp.where(used[:, None], xs, jnp.nan)
+    out = jax.vmap(lambda t, x: fn(t, path.unravel(x), args))(ts, xs)
+    return ts, out, modes

@@ -1,0 +1,140 @@
+"""The stages of explicit Runge-Kutta methods, and their adjoint."""
+
+from collections.abc import Callable
+
+import diffrax as dfx
+import equinox.internal as eqxi
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._jax.branch import where
+
+
+def explicit_tableau(solver) -> dfx.ButcherTableau | None:
+    tableau = getattr(solver, "tableau", None)
+    explicit = isinstance(solver, dfx.AbstractERK) and isinstance(
+        tableau, dfx.ButcherTableau
+    )
+    return tableau if explicit else None
+
+
+def explicit_stages(tableau, system, t, dt, x, flow, mode):
+    """The slopes of a step from `x`, where the vector field is `flow`, in units of the
+    step, and the state that it leads to."""
+    stages = _looped if system.is_large else _unrolled
+    return stages(tableau, system, t, dt, x, flow, mode)
+
+
+def _unrolled(tableau, system, t, dt, x, flow, mode):
+    # diffrax's loop over the stages is what a small system spends most of its time in.
+    ks = [dt * flow]
+    last = None
+    for row, c in zip(tableau.a_lower, tableau.c, strict=True):
+        last = x + weighted(row, ks)
+        ks.append(dt * system.flow(t + float(c) * dt, last, mode))
+    if tableau.ssal and last is not None:
+        return ks, last
+    return ks, x + weighted(tableau.b_sol, ks)
+
+
+def weighted(weights, ks):
+    total = jnp.zeros_like(ks[0])
+    for w, k in zip(weights, ks, strict=True):
+        if w != 0:
+            total = total + float(w) * k
+    return total
+
+
+def _looped(tableau, system, t, dt, x, flow, mode):
+    # For fields that take long to compile.
+    weights, times, last = _butcher(tableau, x.dtype)
+
+    def stage(i, ks):
+        at = x + _combined(weights[i], ks)
+        return ks.at[i].set(dt * system.flow(t + times[i] * dt, at, mode))
+
+    size = weights.shape[0]
+    ks = jnp.zeros((size, *x.shape), x.dtype).at[0].set(dt * flow)
+    ks = lax.fori_loop(1, size, stage, ks)
+    return ks, x + _combined(last, ks)
+
+
+def looking_stages(tableau, system, t, dt, x, mode, here, known):
+    """As `explicit_stages`, with the vector field, the guards and their rates at both
+    ends; those at the start are `here` where they are `known`."""
+    weights, times, last = _butcher(tableau, x.dtype)
+    size = weights.shape[0]
+    if not tableau.fsal:
+        # One more stage, at the end of the step.
+        weights = jnp.zeros((size + 1, size + 1), x.dtype).at[:size, :size].set(weights)
+        weights = weights.at[size, :size].set(last)
+        times, last = jnp.append(times, 1), jnp.append(last, 0)
+
+    def stage(i, carry):
+        ks, here, _ = carry
+        at, at_t = x + _combined(weights[i], ks), t + times[i] * dt
+        start, end = i == 0, i == weights.shape[0] - 1
+        flow = jnp.where(start & known, here[0], system.flow(at_t, at, mode))
+        g, rate = lax.cond(
+            start | end,
+            lambda: system.guard_rates(at_t, at, mode, flow),
+            lambda: here[1:],
+        )
+        there = flow, g, rate
+        return ks.at[i].set(dt * flow), where(start & ~known, there, here), there
+
+    ks = jnp.zeros((weights.shape[0], *x.shape), x.dtype).at[0].set(dt * here[0])
+    first = jnp.where(eqxi.unvmap_all(known), 1, 0)
+    ks, here, there = lax.fori_loop(first, weights.shape[0], stage, (ks, here, here))
+    return ks[:size], x + _combined(last, ks), here, there
+
+
+def _butcher(tableau, dtype):
+    """The matrix of weights, with that of the first stage, the times, and the weights
+    of the solution."""
+    size = len(tableau.c) + 1
+    weights = np.zeros((size, size))
+    for i, row in enumerate(tableau.a_lower):
+        weights[i + 1, : i + 1] = row
+    times = np.concatenate([[0.0], tableau.c])
+    as_arrays = (weights, times, np.asarray(tableau.b_sol))
+    return tuple(jnp.asarray(a, dtype) for a in as_arrays)
+
+
+def _combined(weights, ks):
+    return jnp.sum(weights[:, None] * ks, axis=0)
+
+
+def pull_stages(tableau, system_of: Callable, moving, t, dt, x, mode, ct):
+    """Back from the state at the end of a step: cotangents of `moving`, of which
+    `system_of(moving)` is made, and of `x`. In a loop: the adjoint of a Runge-Kutta
+    method is one itself."""
+    weights, times, last = _butcher(tableau, x.dtype)
+    # Stages that only the error estimate needs come last.
+    size = int(np.flatnonzero(tableau.b_sol)[-1]) + 1
+    weights, last = weights[:, :size], last[:size]
+
+    def slope(moving, i, at):
+        return dt * system_of(moving).flow(t + times[i] * dt, at, mode)
+
+    def stage(i, ks):
+        return ks.at[i].set(slope(moving, i, x + _combined(weights[i], ks)))
+
+    ks = lax.fori_loop(0, size, stage, jnp.zeros((size, *x.shape), x.dtype))
+
+    def back(k, carry):
+        i = size - 1 - k
+        ct_moving, ct_x, ct_ks = carry
+        at = x + _combined(weights[i], ks)
+        _, vjp = jax.vjp(lambda moving, at: slope(moving, i, at), moving, at)
+        d_moving, d_at = vjp(ct_ks[i])
+        ct_moving = jtu.tree_map(jnp.add, ct_moving, d_moving)
+        return ct_moving, ct_x + d_at, ct_ks + jnp.outer(weights[i], d_at)
+
+    zeros = jtu.tree_map(jnp.zeros_like, moving)
+    init = zeros, ct, jnp.outer(last, ct)
+    ct_moving, ct_x, _ = lax.fori_loop(0, size, back, init)
+    return ct_moving, ct_x

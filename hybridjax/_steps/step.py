@@ -1,0 +1,160 @@
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float
+
+from .._jax.branch import cond_any
+from .._systems.flat import FlatSystem
+from .stages import (
+    explicit_stages,
+    explicit_tableau,
+    looking_stages,
+    pull_stages,
+    weighted,
+)
+
+
+class StepResult(NamedTuple):
+    x: Float[Array, " n"]
+    error: Float[Array, " n"] | None
+    flow: Float[Array, " n"]  # the vector field at the end of the step
+    interpolation: dfx.AbstractPath  # over the unit interval
+    okay: Bool[Array, ""]
+
+
+def term(system: FlatSystem, mode) -> dfx.ODETerm:
+    return dfx.ODETerm(lambda t, x, args: system.flow(t, x, mode))  # pyright: ignore
+
+
+def solver_step(
+    solver: dfx.AbstractSolver, system: FlatSystem, t, dt, x, flow, mode
+) -> StepResult:
+    """One step of length `dt` from `(t, x)`, where the vector field is `flow`."""
+    tableau = explicit_tableau(solver)
+    if tableau is None:
+        return _diffrax_step(solver, system, t, dt, x, flow, mode)
+    ks, x1 = explicit_stages(tableau, system, t, dt, x, flow, mode)
+    if tableau.fsal:
+        # The last slope is the one at the end. A step may have length zero.
+        flow1 = jnp.where(dt == 0, flow, ks[-1] / jnp.where(dt == 0, 1, dt))
+    else:
+        flow1 = system.flow(t + dt, x1, mode)
+    return _step_result(solver, tableau, dt, x, flow, ks, x1, flow1)
+
+
+def _step_result(solver, tableau, dt, x, flow, ks, x1, flow1) -> StepResult:
+    error = weighted(tableau.b_error, ks)
+    dense_info = dict(y0=x, y1=x1, k=jnp.asarray(ks))
+    interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
+    return StepResult(x1, error, flow1, interpolation, jnp.asarray(True))
+
+
+def can_look(solver: dfx.AbstractSolver, system: FlatSystem) -> bool:
+    return system.is_large and explicit_tableau(solver) is not None
+
+
+def looking_step(solver, system: FlatSystem, t, dt, x, mode, here, known):
+    """`solver_step` where it `can_look`: it also returns the vector field, the guards
+    and their rates at its start, `here` where they are `known`, and the guards and
+    their rates at its end. One place in the program computes all of them."""
+    tableau: Any = explicit_tableau(solver)
+    ks, x1, here, (flow1, *ends) = looking_stages(
+        tableau, system, t, dt, x, mode, here, known
+    )
+    return _step_result(solver, tableau, dt, x, here[0], ks, x1, flow1), here, ends
+
+
+def flow_for(
+    solver: dfx.AbstractSolver,
+    system: FlatSystem,
+    t,
+    dt,
+    x,
+    mode,
+    projected: Bool[Array, ""] | None = None,
+) -> Float[Array, " n"]:
+    """The state after `dt`, and nothing else: what the replay differentiates.
+
+    A step of the solver, or of Euler where it is `projected`.
+    """
+    tableau = explicit_tableau(solver)
+    flow = system.flow(t, x, mode)
+
+    def step():
+        if tableau is None:
+            return _diffrax_step(solver, system, t, dt, x, flow, mode).x
+        return explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
+
+    if projected is None:
+        return step()
+    euler = x + dt * flow
+    return cond_any(
+        ~projected,
+        lambda: jnp.where(projected, euler, step()),
+        lambda: euler,
+    )
+
+
+def pull_flow(solver, system_of: Callable, moving, t, dt, x, mode, ct):
+    """Back through `flow_for`: cotangents of `moving`, of which `system_of(moving)` is
+    made, and of `x`."""
+    tableau = explicit_tableau(solver)
+    if tableau is not None and system_of(moving).is_large:
+        return pull_stages(tableau, system_of, moving, t, dt, x, mode, ct)
+    fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
+    return jax.vjp(fn, moving, x)[1](ct)
+
+
+def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
+    terms = term(system, mode)
+    state = solver.init(terms, t, t + dt, x, None)
+    x1, error, dense_info, _, result = solver.step(
+        terms, t, t + dt, x, None, state, made_jump=False
+    )
+    flow1 = system.flow(t + dt, x1, mode)
+    interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
+    return StepResult(x1, error, flow1, interpolation, result == dfx.RESULTS.successful)
+
+
+def _interpolation(solver, dt, x0, x1, flow0, flow1, dense_info):
+    # In units of the step: its weights at given points are then the same for all lanes.
+    interval = dict(t0=jnp.zeros((), dt.dtype), t1=jnp.ones((), dt.dtype))
+    cls = solver.interpolation_cls
+    if cls is dfx.LocalLinearInterpolation or "k" not in dense_info:
+        # The slopes at both ends are known: no need to be content with a line.
+        return dfx.ThirdOrderHermitePolynomialInterpolation(
+            y0=x0, y1=x1, k0=dt * flow0, k1=dt * flow1, **interval
+        )
+    return cls(**interval, **dense_info)
+
+
+def without_gradients(solver: Any) -> Any:
+    """The solver, told that nothing differentiates through its stage loop."""
+    return _replace_scan_kind(solver, {None: "lax"})
+
+
+def with_gradients(solver: Any) -> Any:
+    return _replace_scan_kind(solver, {None: "bounded", "lax": "bounded"})
+
+
+def _replace_scan_kind(solver, replacements):
+    is_leaf = lambda x: x is None
+    if hasattr(solver, "scan_kind"):
+        kind = replacements.get(solver.scan_kind, solver.scan_kind)
+        solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=is_leaf)
+    if hasattr(solver, "solver"):  # it wraps another one
+        inner = _replace_scan_kind(solver.solver, replacements)
+        solver = eqx.tree_at(lambda s: s.solver, solver, inner)
+    return solver
+
+
+def stop_gradient(tree):
+    return jtu.tree_map(
+        lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree
+    )

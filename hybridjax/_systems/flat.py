@@ -1,0 +1,160 @@
+from collections.abc import Callable
+from typing import Any
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from .._jax.convert import convert
+from .stabilization import stabilized_for
+from .system import AbstractHybridSystem
+
+
+# A body on two springs has 60 operations, one with a frictional contact 230, a robot
+# with one leg 700. In batches, loops make gradients take a third longer.
+_LARGE = 500
+
+
+class FlatSystem(eqx.Module):
+    """A system whose state is one vector, with all its parameters in its leaves.
+
+    The three functions are closure-converted: whatever arrays they close over are
+    leaves of this module, so that a derivative with respect to `FlatSystem` is a
+    derivative with respect to everything that the system depends on.
+    """
+
+    _flow: Callable
+    _guards: Callable
+    _jump: Callable
+    parameters: PyTree[Array]
+
+    def flow(self, t, x: Float[Array, " n"], mode) -> Float[Array, " n"]:
+        return self._flow(self.parameters, t, x, mode)
+
+    def flows(self, t, *points):
+        """The vector field at several `(x, mode)`."""
+        if not self.is_large:
+            return [self.flow(t, x, mode) for x, mode in points]
+        stack = lambda *leaves: jnp.stack(leaves)
+        xs, modes = jtu.tree_map(stack, *points)
+        return list(jax.vmap(self.flow, (None, 0, 0))(t, xs, modes))
+
+    def guards(self, t, x: Float[Array, " n"], mode) -> Float[Array, " n_guards"]:
+        return self._guards(self.parameters, t, x, mode)
+
+    def jump(self, t, x: Float[Array, " n"], mode, event):
+        return self._jump(self.parameters, t, x, mode, event)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether to evaluate the vector field in loops: if it has many operations, to
+        compile it takes longer than to go round them."""
+        return self._flow.size > _LARGE
+
+    @property
+    def n_guards(self) -> int:
+        return self._guards.out_avals[0].shape[0]
+
+    def guard_rates(self, t, x, mode, dx):
+        """Guards, and their derivatives along the direction `(1, dx)`."""
+        return jax.jvp(
+            lambda t, x: self.guards(t, x, mode), (t, x), (jnp.ones_like(t), dx)
+        )
+
+
+def flatten_system(
+    system: AbstractHybridSystem,
+    t: Array,
+    x: PyTree,
+    mode: PyTree,
+    args: PyTree,
+    solver: dfx.AbstractSolver | None = None,
+) -> tuple[FlatSystem, Float[Array, " n"], Callable[[Array], PyTree]]:
+    """The flat system, the flat state, and the function that unflattens it.
+
+    **Raises:**
+
+    - `ValueError` if a function of the system returns the wrong structure, shape or
+        dtype. It names the function and says what was expected.
+    """
+    x_flat, unravel = ravel_pytree(x)
+    parameters, static = eqx.partition((system, args), eqx.is_array)
+
+    def flow(parameters, t, x_flat, mode):
+        system, args = eqx.combine(parameters, static)
+        with stabilized_for(solver):
+            dx = system.flow(t, unravel(x_flat), mode, args)
+        _check("flow", "x", dx, x)
+        return _ravel(dx, x_flat.dtype)
+
+    def guards(parameters, t, x_flat, mode):
+        system, args = eqx.combine(parameters, static)
+        g = jnp.asarray(system.guards(t, unravel(x_flat), mode, args))
+        if g.ndim != 1 or not jnp.issubdtype(g.dtype, jnp.floating):
+            raise ValueError(
+                "`guards` must return a floating-point vector of shape (n_guards,), "
+                f"but it returned {g.dtype} of shape {g.shape}. Stack the guards into "
+                "one vector, and return `hj.UNWATCHED` for those that a mode does not "
+                "watch."
+            )
+        return g.astype(x_flat.dtype)
+
+    def jump(parameters, t, x_flat, mode, event):
+        system, args = eqx.combine(parameters, static)
+        out = system.jump(t, unravel(x_flat), mode, event, args)
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise ValueError(
+                "`jump` must return a pair (state after, mode after), but it returned "
+                f"{type(out).__name__}."
+            )
+        x_plus, mode_plus = out
+        _check("jump", "x", x_plus, x)
+        _check("jump", "mode", mode_plus, mode)
+        mode_plus = jtu.tree_map(
+            lambda m, like: jnp.asarray(m, like.dtype), mode_plus, mode
+        )
+        return _ravel(x_plus, x_flat.dtype), mode_plus
+
+    event = jnp.asarray(0, jnp.int32)
+    return (
+        FlatSystem(
+            convert(flow, parameters, t, x_flat, mode),
+            convert(guards, parameters, t, x_flat, mode),
+            convert(jump, parameters, t, x_flat, mode, event),
+            parameters,
+        ),
+        x_flat,
+        unravel,
+    )
+
+
+def _ravel(x: PyTree, dtype) -> Array:
+    leaves = [jnp.ravel(jnp.asarray(leaf)).astype(dtype) for leaf in jtu.tree_leaves(x)]
+    return jnp.concatenate(leaves) if len(leaves) != 1 else leaves[0]
+
+
+def _check(function: str, what: str, got: Any, like: Any):
+    got_leaves, got_structure = jtu.tree_flatten(got)
+    like_leaves, like_structure = jtu.tree_flatten(like)
+    if got_structure != like_structure:
+        raise ValueError(
+            f"`{function}` must return something with the structure of `{what}`, "
+            f"{like_structure}, but it returned {got_structure}."
+        )
+    for g, leaf in zip(got_leaves, like_leaves, strict=True):
+        if jnp.shape(g) != jnp.shape(leaf):
+            raise ValueError(
+                f"`{function}` must return arrays with the shapes of `{what}`, but it "
+                f"returned shape {jnp.shape(g)} where `{what}` has {jnp.shape(leaf)}."
+            )
+        kind = jnp.floating if what == "x" else (jnp.integer, jnp.bool_)
+        kinds = kind if isinstance(kind, tuple) else (kind, jnp.integer)
+        if not any(jnp.issubdtype(jnp.result_type(g), k) for k in kinds):
+            raise ValueError(
+                f"`{function}` returned {jnp.result_type(g)} where `{what}` has "
+                f"{jnp.result_type(leaf)}."
+            )

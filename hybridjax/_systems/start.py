@@ -1,0 +1,111 @@
+"""Bringing what the user gave into the form that the engine carries."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float, PyTree
+
+from .automaton import ModalState, state_range
+from .system import AbstractHybridSystem, AbstractSelfStartingSystem
+
+
+class Start(eqx.Module):
+    """A point of the state space: arrays of one floating-point dtype, and a mode."""
+
+    system: AbstractHybridSystem
+    t: Float[Array, ""]
+    x: PyTree
+    mode: PyTree
+
+    def restrict(self, matrix, event):
+        """Cuts the blocks of the target and source modes out of a matrix on modal
+        states; other states have no blocks."""
+        if not isinstance(self.x, ModalState):
+            return matrix
+        transition = self.system.transitions[int(event)]  # pyright: ignore
+        rows = state_range(self.x, transition.target)
+        columns = state_range(self.x, transition.source)
+        return matrix[rows, columns]
+
+
+def start(system, t, x, mode, args, *, t_name="t", x_name="x", mode_name="mode"):
+    """Checks and converts; `mode` may be `None` where the system can tell it.
+
+    **Raises:**
+
+    - `ValueError` naming the argument, if it cannot be used.
+    """
+    if not isinstance(system, AbstractHybridSystem):
+        raise ValueError(
+            "Argument `system` must be a `hj.AbstractHybridSystem`, but it is a "
+            f"{type(system).__name__}. Subclass that, or use `hj.HybridAutomaton` or "
+            "`hj.EventSelectedSystem`."
+        )
+    x = jtu.tree_map(lambda leaf: _state_leaf(leaf, x_name), x)
+    if not jtu.tree_leaves(x):
+        raise ValueError(f"Argument `{x_name}` must have at least one array.")
+    dtype = jnp.result_type(*jtu.tree_leaves(x))
+    t = as_time(t, dtype, t_name)
+    if isinstance(system, AbstractSelfStartingSystem):
+        x, mode = system.start(t, x, mode, args)
+    elif mode is None:
+        raise ValueError(
+            f"Argument `{mode_name}` must be given: this system cannot tell its mode "
+            "from its state."
+        )
+    mode = jtu.tree_map(lambda leaf: _mode_leaf(leaf, mode_name), mode)
+    return Start(system, t, x, mode)
+
+
+def as_time(t: Any, dtype, name: str) -> Array:
+    if not eqx.is_array_like(t):
+        raise ValueError(
+            f"Argument `{name}` must be a real scalar, but it is a {type(t).__name__}."
+        )
+    t = jnp.asarray(t)
+    if t.shape != () or jnp.issubdtype(t.dtype, jnp.complexfloating):
+        raise ValueError(
+            f"Argument `{name}` must be a real scalar, but it has shape {t.shape} and "
+            f"dtype {t.dtype}."
+        )
+    return t.astype(dtype)
+
+
+def _state_leaf(leaf, name):
+    if isinstance(leaf, (float, complex)):
+        leaf = jnp.asarray(leaf)
+    dtype = jnp.result_type(leaf) if eqx.is_array_like(leaf) else type(leaf)
+    if not eqx.is_array_like(leaf) or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(
+            f"Argument `{name}` must be a pytree of floating-point arrays, but it has "
+            f"a leaf of type {getattr(dtype, '__name__', dtype)}. Convert it, for "
+            "example with `jnp.asarray(..., float)`; discrete variables belong into "
+            "the mode."
+        )
+    return jnp.asarray(leaf)
+
+
+def _mode_leaf(leaf, name):
+    if isinstance(leaf, str):
+        raise ValueError(
+            f"Argument `{name}` is the name {leaf!r}, but only the modes of a "
+            "`hj.HybridAutomaton` have names. Pass an integer."
+        )
+    array = jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jnp.bool_):
+        return array
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(
+            f"Argument `{name}` must be a pytree of integer or boolean arrays, but it "
+            f"has a leaf of dtype {array.dtype}. Continuous variables belong into the "
+            "state."
+        )
+    return array if hasattr(leaf, "dtype") else array.astype(jnp.int32)
+
+
+def is_traced(tree: PyTree) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jtu.tree_leaves(tree))

@@ -1,0 +1,90 @@
+"""The contact modes at the start: found, or checked."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from ..._jax.deferred import deferred
+from .complementarity import Active, force_size, ill_posed
+from .contact_mode import ContactMode
+
+
+# What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`.
+FAULTS = (
+    "There is no unique contact force at contact {0} that agrees with its friction, as "
+    "in Painlevé's paradox. Less friction, or another configuration in `x0`, has one.",
+    "Argument `x0` is below ground: the gap of contact {0} is negative. Start with "
+    "gaps that are positive or zero.",
+    "Argument `mode0` says that contact {0} is closed, but in `x0` its gap is not "
+    "zero. Start with it free, or leave `mode0` out.",
+    "Argument `x0` moves against `mode0`: contact {0} is closed, but its normal "
+    "velocity is not zero. Start with it free (it then touches down at once), or leave "
+    "`mode0` out.",
+    "Argument `x0` moves against `mode0`: the tangential velocity of contact {0} "
+    "is not zero, although it sticks, or has the wrong sign. Leave `mode0` out.",
+    "Argument `mode0` says that contact {0} is closed, but its normal force would have "
+    "to pull. Start with it `LIFTING`, or leave `mode0` out.",
+    "Argument `mode0` says that contact {0} sticks, but the force for that is outside "
+    "of its friction cone. Start with it slipping, or leave `mode0` out.",
+)
+
+
+@eqx.filter_jit
+def start_contacts(
+    system, t, x, mode, args
+) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"]]:
+    """The state, with closed contacts closed to all digits; the mode, found if it is
+    `None`; and for each contact the number of its fault, or 0."""
+    return deferred(_start_contacts, system, t, x, mode, args)
+
+
+def _start_contacts(system, t, x, mode, args):
+    q, v = x
+    n = system.n_contacts
+    p = system.point(t, q, v, args)
+    tol = jnp.finfo(q.dtype).eps ** 0.375
+    length, speed = (1 + jnp.max(jnp.abs(a)) for a in (q, v))
+    normal = p.velocity[:n]
+    slip = p.velocity[n:] if system.tangents is not None else jnp.zeros_like(normal)
+    open_ = jnp.abs(p.gap) > tol * length
+    moves = jnp.abs(normal) > tol * speed
+    below = p.gap < -tol * length
+    none = jnp.zeros((n,), bool)
+    if mode is None:
+        closed = ~open_ & ~moves
+        stick = closed & (jnp.abs(slip) <= tol * speed)
+        direction = jnp.where(slip < 0, -1, 1).astype(q.dtype)
+        guess = Active(closed, stick, direction)
+        free = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
+        if system.apex:
+            free = jnp.where(normal > 0, int(ContactMode.RISING), free)
+        mode, lost = system.settle(
+            t, q, v, free, guess, stick, none, jnp.asarray(False), args
+        )
+        active = system.active(mode, q.dtype)
+        faults = [lost, below, none, none, none, none, none]
+    else:
+        active = system.active(mode, q.dtype)
+        forces, _ = system.forces(p, active)
+        small = tol * force_size(p.W, p.size, forces)
+        wrong = jnp.where(active.stick, jnp.abs(slip), -active.direction * slip)
+        tangential = forces[n:] if system.tangents is not None else none
+        cone = system.static_friction * forces[:n] + small
+        slides = active.closed & ~system.slick
+        lost = none
+        if system.tangents is not None:
+            lost = ill_posed(p.W, active, system.friction)
+        faults = [
+            lost,
+            below,
+            active.closed & open_,
+            active.closed & moves,
+            slides & (wrong > tol * speed),
+            active.closed & (forces[:n] < -small),
+            slides & active.stick & (jnp.abs(tangential) > cone),
+        ]
+    first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
+    sound = ~first.any()
+    q = q + jnp.where(sound, system.closing(p, active), 0)
+    v = v + jnp.where(sound, system.stopping(p, active), 0)
+    return (q, v), mode, first

@@ -1,0 +1,50 @@
+"""What a mass matrix of shape `(d, d)`, or `(d,)` if it is diagonal, does."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .dot import dot
+
+
+def inertia(mass_matrix: Callable, q, v, args) -> tuple[Array, Float[Array, " d"]]:
+    r"""The mass matrix, and the forces that come of it if it is not constant: $\dot M
+    \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$."""
+
+    def momentum(q):
+        mass = mass_matrix(q, args)
+        return apply_mass(mass, v), mass
+
+    along, pull, mass = jax.vjp(momentum, q, has_aux=True)
+    _, transport = jax.jvp(lambda q: momentum(q)[0], (q,), (v,))
+    (gradient,) = pull(v.astype(along.dtype))
+    return mass, transport - gradient / 2
+
+
+def apply_mass(mass, v):
+    return mass * v if mass.ndim == 1 else dot(mass, v)
+
+
+def accelerate(mass, forces) -> Float[Array, "d ..."]:
+    """`M^-1` times a vector, or the columns of a matrix."""
+    if mass.ndim == 1:
+        return forces / mass.reshape(mass.shape + (1,) * (forces.ndim - 1))
+    return jax.scipy.linalg.solve(mass, forces, assume_a="pos")
+
+
+def is_regular(mass) -> Bool[Array, ""]:
+    """Whether a mass matrix is positive definite, to rounding."""
+    size = jnp.finfo(mass.dtype).eps * mass.shape[0]
+    if mass.ndim == 1:
+        return jnp.min(mass) > size * jnp.max(mass)
+    pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
+    return jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
+
+
+SINGULAR = (
+    "Argument `mass_matrix` must return a symmetric positive definite matrix, but at "
+    "`x0` it is singular, indefinite or not finite. Give each coordinate an inertia, "
+    "or choose others (at some configurations, coordinates are singular)."
+)

@@ -14,7 +14,8 @@ from ._jax.errors import SimulationError as SimulationError
 from ._loop.results import RESULTS as RESULTS
 from ._rollout import rollout as rollout
 from ._simulate import simulate as simulate
-from ._solution.solution import EventLog as EventLog, Solution as Solution
+from ._solution.event_log import EventLog as EventLog
+from ._solution.solution import Solution as Solution
 from ._systems.automaton import (
     HybridAutomaton as HybridAutomaton,
     ModalState as ModalState,

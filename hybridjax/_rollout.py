@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from ._jax.errors import clean_errors
-from ._systems.start import is_traced
+from ._jax.tracing import is_traced
 
 
 def rollout(

@@ -5,28 +5,33 @@ import diffrax as dfx
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, Real
 
+from ._derivatives.shift_time import shift_time
 from ._derivatives.simulation import tape_of, traced_once
 from ._events.locate import Locate
 from ._events.project import Project
 from ._jax.compiler_options import compiler_options, is_outermost
-from ._jax.errors import certify, Messages, Verdict
+from ._jax.errors import certify, Verdict
+from ._jax.tracing import is_traced, stop_gradient
 from ._loop.loop import SAME_TIME, Settings
-from ._loop.results import RESULTS
-from ._solution.checkpoints import in_pieces
+from ._solution.checkpoints import check_only_end, in_pieces
+from ._solution.event_log import event_log
+from ._solution.messages import messages
+from ._solution.path import Path
 from ._solution.save import check_saveat, save
-from ._solution.solution import event_log, Path, shift_time, Solution
-from ._steps.step import stop_gradient, without_gradients
+from ._solution.solution import Solution
+from ._steps.method import (
+    check_method,
+    dynamic_tolerances,
+    implicit_tolerances,
+    without_gradients,
+)
 from ._systems.event_selected import EventSelectedSystem
 from ._systems.flat import flatten_system
-from ._systems.start import as_time, is_traced, start
-from ._systems.system import AbstractHybridSystem, AbstractSelfStartingSystem
-
-
-_TOLERANCES = ("rtol", "atol", "dtmin", "dtmax")
+from ._systems.start import as_time, start
+from ._systems.system import AbstractHybridSystem
 
 
 def simulate(
@@ -113,12 +118,12 @@ def simulate(
     dtype = begin.t.dtype
     end = as_time(t1, dtype, "t1")
     check_saveat(saveat)
-    _check_method(solver, stepsize_controller)
+    check_method(solver, stepsize_controller)
     _check_event_method(event_method, begin.system)
     bounds = {"max_steps": max_steps, "max_events": max_events}
     if checkpoints is not None:
         bounds["checkpoints"] = checkpoints
-        _check_only_end(saveat, progress_meter)
+        check_only_end(saveat, progress_meter)
     for name, value in bounds.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise ValueError(
@@ -140,8 +145,8 @@ def simulate(
             raise ValueError(_backward(t0, t1))
     if dt0 is not None:
         dt0 = as_time(dt0, dtype, "dt0")
-    controller = _dynamic_tolerances(stepsize_controller, dtype)
-    solver = _implicit_tolerances(solver, controller)
+    controller = dynamic_tolerances(stepsize_controller, dtype)
+    solver = implicit_tolerances(solver, controller)
     settings = Settings(
         solver=without_gradients(solver),
         controller=controller,
@@ -157,7 +162,7 @@ def simulate(
     # A program of its own chooses how it is compiled.
     run = _outermost() if is_outermost() else _inner()
     sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
-    return certify(sol, verdict, _messages(begin.system)) if throw else sol
+    return certify(sol, verdict, messages(begin.system)) if throw else sol
 
 
 @functools.cache
@@ -238,66 +243,12 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     return sol, verdict
 
 
-def _messages(system) -> Messages:
-    def failure(values):
-        result, t, mode, guard = values
-        text = RESULTS._index_to_message[int(result)]
-        where = f"At time {float(t):.12g}, in mode {_mode_name(system, mode)}"
-        if int(guard) >= 0:
-            where += f", at {_guard_name(system, int(guard))}"
-        return f"{text}\n{where}."
-
-    return Messages(failure, _NO_DERIVATIVE, _NO_SECOND)
-
-
-_NO_DERIVATIVE = (
-    "The derivative of this simulation does not exist: either the outcome of several "
-    "events in one instant depends on their order, so that the flow is discontinuous "
-    "there (`hj.b_derivative` tells), or a guard comes to rest where it is zero. "
-    "Perturb the inputs, or pass `throw=False` to get NaN instead."
-)
-_NO_SECOND = (
-    "The second derivative of this simulation does not exist: several events fall into "
-    "one instant, or one happens at `t0`, where the first derivative has a kink. "
-    "Perturb the inputs, or pass `throw=False` to get NaN instead."
-)
-
-
-def _mode_name(system, mode) -> str:
-    if isinstance(system, AbstractSelfStartingSystem):
-        return system.mode_name(mode)
-    leaves = [np.asarray(leaf).tolist() for leaf in jtu.tree_leaves(mode)]
-    return str(leaves[0] if len(leaves) == 1 else leaves)
-
-
-def _guard_name(system, guard: int) -> str:
-    if isinstance(system, AbstractSelfStartingSystem):
-        return system.guard_name(guard)
-    return f"guard {guard}"
-
-
 def _backward(t0, t1) -> str:
     return (
         f"Argument `t1` must not be less than `t0`, but they are {t1} and {t0}. Events "
         "have a direction in time; to simulate backward, reverse the sign of time in "
         "the system."
     )
-
-
-def _check_only_end(saveat: dfx.SaveAt, progress_meter):
-    subs = saveat.subs
-    only_end = isinstance(subs, dfx.SubSaveAt) and subs.t1
-    if not only_end or subs.t0 or subs.ts is not None or subs.steps:
-        raise ValueError(
-            "Argument `saveat` must be `diffrax.SaveAt(t1=True)` with `checkpoints`. "
-            "To have states in between, call `hj.simulate` once for each part of the "
-            "interval, or leave `checkpoints` out."
-        )
-    if not isinstance(progress_meter, dfx.NoProgressMeter):
-        raise ValueError(
-            "Argument `progress_meter` must be left out with `checkpoints`, as each "
-            "piece would begin it anew."
-        )
 
 
 def _check_event_method(event_method, system):
@@ -314,57 +265,3 @@ def _check_event_method(event_method, system):
             f"`hj.EventSelectedSystem`, but the system is a {type(system).__name__}. "
             "Use `hj.Locate()`."
         )
-
-
-def _check_method(solver, controller):
-    structure = getattr(solver, "term_structure", None)
-    for_odes = isinstance(structure, type) and issubclass(dfx.ODETerm, structure)
-    if not (isinstance(solver, dfx.AbstractSolver) and for_odes):
-        raise ValueError(
-            "Argument `solver` must be a diffrax solver for ordinary differential "
-            f"equations, such as `diffrax.Tsit5()`, but it is {solver!r}."
-        )
-    if not isinstance(controller, dfx.AbstractStepSizeController):
-        raise ValueError(
-            "Argument `stepsize_controller` must be a diffrax step size controller, "
-            f"such as `diffrax.PIDController(rtol=1e-8, atol=1e-8)`, but it is "
-            f"{controller!r}."
-        )
-
-
-def _dynamic_tolerances(controller, dtype):
-    """Tolerances as arrays: their values then do not belong to the compiled program."""
-
-    def convert(path, leaf):
-        name = getattr(path[-1], "name", None)
-        if name in _TOLERANCES and isinstance(leaf, (int, float)):
-            return np.asarray(leaf, dtype)
-        return leaf
-
-    return jtu.tree_map_with_path(convert, controller)
-
-
-def _implicit_tolerances(solver, controller):
-    """As in `diffrax.diffeqsolve`, an implicit solver's root finder takes tolerances
-    that it was not given from the step size controller."""
-    root_finder = getattr(solver, "root_finder", None)
-    if root_finder is None:
-        return solver
-    given = lambda v: callable(v) or isinstance(v, (int, float)) or eqx.is_array_like(v)
-    names = ("rtol", "atol", "norm")
-    missing = [
-        name
-        for name in names
-        if hasattr(root_finder, name) and not given(getattr(root_finder, name))
-    ]
-    if not missing:
-        return solver
-    if not isinstance(controller, dfx.AbstractAdaptiveStepSizeController):
-        raise ValueError(
-            "Argument `solver` must have tolerances for its root finder if "
-            "`stepsize_controller` has none, for example "
-            "`diffrax.Kvaerno5(root_finder=diffrax.VeryChord(rtol=..., atol=..., "
-            "norm=optimistix.max_norm))`."
-        )
-    where = lambda s: [getattr(s.root_finder, name) for name in missing]
-    return eqx.tree_at(where, solver, [getattr(controller, name) for name in missing])

@@ -13,9 +13,10 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.firing import fires_at_once
+from .._jax.directional import directional
 from .._jax.reduce import any_of, first_least
 from .._systems.flat import FlatSystem
-from .saltation import directional
+from .passage import max_corner_events
 
 
 class Corner(eqx.Module):
@@ -33,12 +34,6 @@ class Corner(eqx.Module):
     guard_count: Int[Array, " n_guards"]
     order: Int[Array, " max_count"]  # the guards as they fire, then -1
     count: Int[Array, ""]
-
-
-def max_corner_events(n_guards: int) -> int:
-    """How many events one instant may have. Each guard once is usual; a shock that
-    travels to and fro fires some of them a few times more."""
-    return 4 * n_guards + 8
 
 
 def resolve_corner(
@@ -137,47 +132,3 @@ def resolve_corner(
     _, corner, _, _ = lax.while_loop(cond, body, carry)
     flow = system.flow(t, corner.x, corner.mode)
     return eqx.tree_at(lambda c: c.dx, corner, corner.dx - corner.dt * flow)
-
-
-def corner_outcome(
-    system: FlatSystem,
-    t,
-    x,
-    mode,
-    priority: Int[Array, " n_guards"],
-    tol,
-    wanted,
-    members: Bool[Array, " n_guards"],
-) -> tuple[Float[Array, " n"], PyTree]:
-    """State and mode after all events at `(t, x)`, if of several guards at zero the one
-    with the least `priority` fires first. Only the `members` fire."""
-
-    def cond(carry):
-        i, _, _, unfinished = carry
-        limit = max_corner_events(system.n_guards)
-        return (i < limit) & eqxi.unvmap_any(unfinished)
-
-    def body(carry):
-        i, x, mode, unfinished = carry
-        g, rate = system.guard_rates(t, x, mode, system.flow(t, x, mode))
-        firing = fires_at_once(g, rate, tol) & members
-        fire = unfinished & any_of(firing)
-        never = jnp.iinfo(priority.dtype).max
-        j = first_least(jnp.where(firing, priority, never))
-        after = system.jump(t, x, mode, j)
-        x, mode = jtu.tree_map(lambda a, b: jnp.where(fire, a, b), after, (x, mode))
-        return i + 1, x, mode, fire
-
-    init = (jnp.asarray(0, jnp.int32), x, mode, wanted)
-    return lax.while_loop(cond, body, init)[1:3]
-
-
-def same_outcome(x, mode, x_other, mode_other) -> Bool[Array, ""]:
-    """Whether two orders lead to the same state, up to what the corner tolerance and
-    rounding let them differ."""
-    tol = 64 * jnp.sqrt(jnp.finfo(x.dtype).eps)
-    size = 1 + jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(x_other)))
-    same = jnp.max(jnp.abs(x - x_other)) <= tol * size
-    for a, b in zip(jtu.tree_leaves(mode), jtu.tree_leaves(mode_other), strict=True):
-        same = same & jnp.all(a == b)
-    return same

@@ -8,27 +8,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._jax.directional import directional
 from .._systems.flat import FlatSystem, flatten_system
 from .._systems.start import start
 from .._systems.system import AbstractHybridSystem
-
-
-def directional(fn, primals: tuple, tangents: tuple):
-    """`jax.jvp` of `fn(*primals)` for tangents that are `None` where zero."""
-    flat, treedef = jtu.tree_flatten(primals)
-    flat_tangents = treedef.flatten_up_to(tangents)
-    moving = [v is not None for v in flat_tangents]
-
-    def of_moving(*values):
-        values = iter(values)
-        leaves = [
-            next(values) if m else leaf for m, leaf in zip(moving, flat, strict=True)
-        ]
-        return fn(*jtu.tree_unflatten(treedef, leaves))
-
-    p = [leaf for m, leaf in zip(moving, flat, strict=True) if m]
-    v = [tangent for m, tangent in zip(moving, flat_tangents, strict=True) if m]
-    return jax.jvp(of_moving, p, v)
+from .shift_time import shift_time
 
 
 def event_tangent(
@@ -109,20 +93,11 @@ def event_map(system: FlatSystem, t, x, mode, event):
         return -g / jnp.where(rate == 0, 1, rate)
 
     delta = shift(t, x)
-    delta = delta + shift(t + delta, flow_to(system, t, x, mode, delta))
+    delta = delta + shift(t + delta, shift_time(system, t, x, mode, delta))
     x_plus, mode_plus = system.jump(
-        t + delta, flow_to(system, t, x, mode, delta), mode, event
+        t + delta, shift_time(system, t, x, mode, delta), mode, event
     )
-    return flow_to(system, t + delta, x_plus, mode_plus, -delta), delta
-
-
-def flow_to(system: FlatSystem, t, x, mode, delta):
-    """The state a time `delta` later, to second order in `delta`, which is zero or
-    nearly so, and whose derivatives matter."""
-    fn = lambda t, x: system.flow(t, x, mode)
-    flow = fn(t, x)
-    _, acceleration = jax.jvp(fn, (t, x), (jnp.ones_like(t), flow))
-    return x + delta * flow + delta**2 / 2 * acceleration
+    return shift_time(system, t + delta, x_plus, mode_plus, -delta), delta
 
 
 def saltation_matrix(

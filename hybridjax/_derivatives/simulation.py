@@ -8,24 +8,21 @@ them (saved values, event times) is plain JAX.
 from collections.abc import Callable
 
 import equinox as eqx
-import equinox.internal as eqxi
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool
 
 from .._events.project import Project
-from .._jax.branch import cond_any, where
 from .._jax.convert import convert
 from .._jax.tie import tie
 from .._loop.landing import LandingLoop
 from .._loop.loop import run, Settings
 from .._loop.projection import ProjectionLoop
 from .._loop.tape import Tape
-from .._steps.step import with_gradients
+from .._steps.method import with_gradients
 from .._systems.flat import FlatSystem
-from .corner import corner_outcome, same_outcome
-from .replay import Inputs, push, Recording
+from .continuity import is_discontinuous
+from .recording import Inputs, Recording
+from .replay import push
 
 
 @eqx.filter_custom_jvp
@@ -73,7 +70,7 @@ def traced_once(*inputs) -> Callable:
 def _tape_jvp(primals, tangents, **kwargs):
     system = primals[0]
     tape = tape_of(*primals, **kwargs)
-    continuous = ~_discontinuous(system, tape)
+    continuous = ~is_discontinuous(system, tape)
     transversal = ~jnp.any(tape.fired & (tape.rate == 0))
     tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & transversal)
     recording = Recording(
@@ -90,74 +87,3 @@ def _tape_jvp(primals, tangents, **kwargs):
         is_leaf=lambda leaf: leaf is None,
     )
     return tape, t_tape
-
-
-# So many orders of a corner are compared, at most: few, so that the work is that of the
-# derivative itself.
-_MAX_ORDERS = 8
-
-
-def _discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
-    """Does the outcome of some instant with several events depend on their order?
-
-    Tried are the reverse order, and each guard first (or some of them, of many). A
-    tangent that takes yet another order is checked when it does.
-    """
-    n_guards = system.n_guards
-    if n_guards < 2:
-        return jnp.asarray(False)
-    # The first row is no inner one: rolling moves a False to the end.
-    inner = tape.inner
-    leads = ~inner & jnp.roll(inner, -1)
-    ascending = jnp.arange(n_guards, dtype=jnp.int32)
-    tries = min(n_guards, _MAX_ORDERS)
-
-    def differs(i):
-        at = lambda buffer: lax.dynamic_index_in_dim(buffer, i, keepdims=False)
-        t, x, mode = (
-            at(tape.t) + at(tape.dt),
-            at(tape.x_pre),
-            jtu.tree_map(at, tape.mode),
-        )
-        members = tape.cluster(system, at(tape.t), at(tape.dt), at(tape.x), mode)
-
-        def outcome(priority):
-            return corner_outcome(
-                system,
-                t,
-                x,
-                mode,
-                priority,
-                tape.guard_set_tol,
-                at(leads),
-                members,
-            )
-
-        def try_one(k, carry):
-            reference, differs = carry
-            rotated = jnp.mod(ascending - (k * n_guards) // tries, n_guards)
-            priority = jnp.where(k < tries, rotated, n_guards - ascending)
-            other = outcome(priority.astype(jnp.int32))
-            # The first one, which is in ascending order, is what the others must be.
-            reference = where(k == 0, other, reference)
-            same = same_outcome(reference[0], reference[1], other[0], other[1])
-            return reference, differs | ~same
-
-        init = ((x, mode), jnp.asarray(False))
-        return at(leads) & lax.fori_loop(0, tries + 1, try_one, init)[1]
-
-    def any_differs():
-        def body(carry):
-            i, found = carry
-            found = found | cond_any(
-                leads[i],
-                lambda: differs(i),
-                lambda: jnp.asarray(False),
-            )
-            return i + 1, found
-
-        num_rows = eqxi.unvmap_max(tape.num_rows)
-        init = (jnp.asarray(0, jnp.int32), jnp.asarray(False))
-        return lax.while_loop(lambda c: c[0] < num_rows, body, init)[1]
-
-    return cond_any(leads.any(), any_differs, lambda: jnp.asarray(False))

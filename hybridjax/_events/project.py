@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._systems.start import is_traced
+from .._jax.tracing import is_traced
 
 
 class Project(eqx.Module):

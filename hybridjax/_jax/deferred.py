@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._derivatives.saltation import directional
 from .convert import convert
+from .directional import directional
 from .primitives import abstract_eval, is_linear, wanted_of
 from .tie import tie
 

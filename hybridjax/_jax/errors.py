@@ -15,8 +15,7 @@ import numpy as np
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, PyTree
 
-from .._steps.step import stop_gradient
-from .._systems.start import is_traced
+from .tracing import is_traced, stop_gradient
 
 
 class SimulationError(RuntimeError):

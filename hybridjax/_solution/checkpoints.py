@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import diffrax as dfx
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import jax.tree_util as jtu
 
 from .._jax.errors import Verdict
 from .._loop.results import choose, RESULTS
-from .solution import EventLog, Solution
+from .event_log import EventLog
+from .solution import Solution
 
 
 def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
@@ -107,3 +109,19 @@ def _merge(events: EventLog, logged, count, max_events) -> EventLog:
     log = jtu.tree_map(pick, events)
     t = jnp.where(slot < count, log.t, jnp.inf)
     return eqx.tree_at(lambda log: (log.t, log.count), log, (t, count))
+
+
+def check_only_end(saveat: dfx.SaveAt, progress_meter):
+    subs = saveat.subs
+    only_end = isinstance(subs, dfx.SubSaveAt) and subs.t1
+    if not only_end or subs.t0 or subs.ts is not None or subs.steps:
+        raise ValueError(
+            "Argument `saveat` must be `diffrax.SaveAt(t1=True)` with `checkpoints`. "
+            "To have states in between, call `hj.simulate` once for each part of the "
+            "interval, or leave `checkpoints` out."
+        )
+    if not isinstance(progress_meter, dfx.NoProgressMeter):
+        raise ValueError(
+            "Argument `progress_meter` must be left out with `checkpoints`, as each "
+            "piece would begin it anew."
+        )

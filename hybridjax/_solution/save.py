@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._jax.deferred import deferred
-from .solution import Path
+from .path import Path
 
 
 def check_saveat(saveat: Any):

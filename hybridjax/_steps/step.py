@@ -2,11 +2,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax as dfx
-import equinox as eqx
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float
 
 from .._jax.branch import cond_any
@@ -132,29 +129,3 @@ def _interpolation(solver, dt, x0, x1, flow0, flow1, dense_info):
             y0=x0, y1=x1, k0=dt * flow0, k1=dt * flow1, **interval
         )
     return cls(**interval, **dense_info)
-
-
-def without_gradients(solver: Any) -> Any:
-    """The solver, told that nothing differentiates through its stage loop."""
-    return _replace_scan_kind(solver, {None: "lax"})
-
-
-def with_gradients(solver: Any) -> Any:
-    return _replace_scan_kind(solver, {None: "bounded", "lax": "bounded"})
-
-
-def _replace_scan_kind(solver, replacements):
-    is_leaf = lambda x: x is None
-    if hasattr(solver, "scan_kind"):
-        kind = replacements.get(solver.scan_kind, solver.scan_kind)
-        solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=is_leaf)
-    if hasattr(solver, "solver"):  # it wraps another one
-        inner = _replace_scan_kind(solver.solver, replacements)
-        solver = eqx.tree_at(lambda s: s.solver, solver, inner)
-    return solver
-
-
-def stop_gradient(tree):
-    return jtu.tree_map(
-        lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree
-    )

@@ -3,8 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
@@ -105,7 +103,3 @@ def _mode_leaf(leaf, name):
             "state."
         )
     return array if hasattr(leaf, "dtype") else array.astype(jnp.int32)
-
-
-def is_traced(tree: PyTree) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jtu.tree_leaves(tree))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .names import guard_name, mode_name
 from .system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
@@ -121,14 +122,10 @@ class SystemWithCost(AbstractSelfStartingSystem):
         return (state, z), mode
 
     def mode_name(self, mode) -> str:
-        if isinstance(self.system, AbstractSelfStartingSystem):
-            return self.system.mode_name(mode)
-        return str(mode)
+        return mode_name(self.system, mode)
 
     def guard_name(self, guard: int) -> str:
-        if isinstance(self.system, AbstractSelfStartingSystem):
-            return self.system.guard_name(guard)
-        return f"guard {guard}"
+        return guard_name(self.system, guard)
 
 
 def _check(name: str, got: Any, z: PyTree):

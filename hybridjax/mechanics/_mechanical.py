@@ -9,10 +9,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._jax.gate import gate
-from .._steps.step import stop_gradient
+from .._jax.tracing import is_traced, stop_gradient
 from .._systems.parameter import in_dtype, parameter
 from .._systems.stabilization import stabilization
-from .._systems.start import is_traced
 from .._systems.system import AbstractSelfStartingSystem, UNWATCHED
 from ._contacts.complementarity import (
     Active,

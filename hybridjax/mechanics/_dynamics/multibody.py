@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..._jax.deferred import deferred
+from ..._jax.tracing import is_traced
 from ..._systems.parameter import in_dtype
-from ..._systems.start import is_traced
 from ..._systems.system import AbstractSelfStartingSystem
 from .dot import dot
 from .formulation import AbstractFormulation, Constraints, IndexOne

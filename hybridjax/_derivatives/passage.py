@@ -1,0 +1,114 @@
+"""Several events in one instant, in an order that is given."""
+
+import itertools
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._events.firing import fires_at_once
+from .._jax.reduce import any_of, first_least
+from .._systems.flat import FlatSystem
+
+
+# Corners of so many guards have all their orders tried; of more, some of them.
+_EXHAUSTIVE = 6
+
+
+class Passage(eqx.Module):
+    """How the corner is passed in a given order."""
+
+    x: Float[Array, " d"]
+    mode: PyTree
+    order: Int[Array, " max_count"]  # the guards as they fire, then -1
+    count: Int[Array, ""]
+    regular: Bool[Array, ""]  # no guard is at rest, and there is an end
+
+
+def max_corner_events(n_guards: int) -> int:
+    """How many events one instant may have. Each guard once is usual; a shock that
+    travels to and fro fires some of them a few times more."""
+    return 4 * n_guards + 8
+
+
+def pass_in_order(
+    system: FlatSystem,
+    t,
+    x,
+    mode,
+    priority: Int[Array, " n_guards"],
+    tol,
+    wanted: Bool[Array, ""],
+    members: Bool[Array, " n_guards"],
+) -> Passage:
+    """Passes all events at `(t, x)`; of several guards at zero the one with the least
+    `priority` fires first. Only the `members` fire."""
+    limit = max_corner_events(system.n_guards)
+    passage = Passage(
+        x=x,
+        mode=mode,
+        order=jnp.full((limit,), -1, jnp.int32),
+        count=jnp.asarray(0, jnp.int32),
+        regular=jnp.asarray(True),
+    )
+
+    def cond(carry):
+        i, _, unfinished = carry
+        return (i < limit) & eqxi.unvmap_any(unfinished)
+
+    def body(carry):
+        i, p, unfinished = carry
+        flow = system.flow(t, p.x, p.mode)
+        g, rate = system.guard_rates(t, p.x, p.mode, flow)
+        firing = fires_at_once(g, rate, tol) & members
+        fire = unfinished & any_of(firing)
+        never = jnp.iinfo(priority.dtype).max
+        j = first_least(jnp.where(firing, priority, never))
+        x_plus, mode_plus = system.jump(t, p.x, p.mode, j)
+        new = Passage(
+            x=x_plus,
+            mode=mode_plus,
+            order=p.order.at[i].set(j),
+            count=p.count + 1,
+            regular=p.regular & (rate[j] != 0),
+        )
+        p = jtu.tree_map(lambda a, b: jnp.where(fire, a, b), new, p)
+        return i + 1, p, fire
+
+    init = (jnp.asarray(0, jnp.int32), passage, wanted)
+    _, passage, unfinished = lax.while_loop(cond, body, init)
+    return eqx.tree_at(lambda p: p.regular, passage, passage.regular & ~unfinished)
+
+
+def same_outcome(x, mode, x_other, mode_other) -> Bool[Array, ""]:
+    """Whether two orders lead to the same state, up to what the corner tolerance and
+    rounding let them differ."""
+    tol = 64 * jnp.sqrt(jnp.finfo(x.dtype).eps)
+    size = 1 + jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(x_other)))
+    same = jnp.max(jnp.abs(x - x_other)) <= tol * size
+    for a, b in zip(jtu.tree_leaves(mode), jtu.tree_leaves(mode_other), strict=True):
+        same = same & jnp.all(a == b)
+    return same
+
+
+def priorities_of(order, n_guards: int) -> Int[np.ndarray, "orders n_guards"]:
+    """Orders to try, as the priorities of all guards: of those that fire in `order`,
+    all permutations, or a choice of them."""
+    involved = np.unique(order[order >= 0])
+    rest = np.setdiff1d(np.arange(n_guards), involved)
+    m = len(involved)
+    if m <= _EXHAUSTIVE:
+        chosen = list(itertools.permutations(range(m)))
+    else:
+        ascending = np.arange(m)
+        chosen = [np.roll(ascending, -k) for k in range(m)] + [ascending[::-1]]
+        for k in range(m - 1):
+            swapped = ascending.copy()
+            swapped[[k, k + 1]] = swapped[[k + 1, k]]
+            chosen.append(swapped)
+    orders = [np.concatenate([involved[np.asarray(c)], rest]) for c in chosen]
+    return np.argsort(np.asarray(orders), axis=1).astype(np.int32)

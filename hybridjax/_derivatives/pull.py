@@ -1,0 +1,228 @@
+"""Cotangents, back through the rows of a tape: the transpose of `Push`."""
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._jax.branch import compute_if, cond_any, later_zero, where
+from .._jax.pack import Packer
+from .._jax.primitives import wanted_of
+from .._loop.tape import Row
+from .._steps.step import pull_flow
+from .recording import entry, Inputs, Outputs, Recording, Rows
+from .saltation import event_map
+
+
+# Cotangents of parameters up to this size are packed: to assemble large ones would take
+# longer than to carry them.
+_SMALL = 16
+
+
+def _split(tree: PyTree):
+    return eqx.partition(tree, lambda leaf: leaf.size <= _SMALL)
+
+
+def like_inputs(wanted: Inputs, recording: Recording) -> Inputs:
+    """`None` where not `wanted`."""
+    tape = recording.tape
+    like = Inputs(recording.system, tape.x_end, tape.t_end, tape.t_end)
+    return wanted_of(wanted, like)
+
+
+class Pull:
+    """`wanted` has `True` where a cotangent is asked for, `None` elsewhere. `twice` is
+    as in `Push`."""
+
+    def __init__(self, cts: Outputs, wanted: Inputs, recording: Recording, twice: bool):
+        self.cts, self.wanted = cts, wanted
+        self.recording, self.twice = recording, twice
+        self.system, self.tape = recording.system, recording.tape
+        treedef = jtu.tree_structure(self.system)
+        mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
+        self.moving, self.fixed = eqx.partition(
+            self.system, jtu.tree_unflatten(treedef, mask)
+        )
+
+    def __call__(self) -> Inputs:
+        recording, wanted = self.recording, self.wanted
+        zero = later_zero(recording.differentiable.astype(jnp.int32))
+        zeros = jtu.tree_map(
+            lambda leaf: jnp.full_like(leaf, zero), like_inputs(wanted, recording)
+        )
+        return compute_if(None, self.pulled, zeros)
+
+    def combined(self, moving):
+        return eqx.combine(moving, self.fixed)
+
+    def pulled(self) -> Inputs:
+        cts, wanted, tape = self.cts, self.wanted, self.tape
+        ct = jnp.zeros_like(tape.x_end) if cts.x_end is None else cts.x_end
+        ct_t1 = ct @ self.system.flow(tape.t_end, tape.x_end, tape.mode_end)
+        if cts.t_end is not None:
+            ct_t1 = ct_t1 + cts.t_end
+        ct_system = jtu.tree_map(jnp.zeros_like, self.moving)
+        if self.twice:
+            _, vjp = jax.vjp(
+                lambda moving, x: self.combined(moving).flow(
+                    tape.t_end, x, tape.mode_end
+                ),
+                self.moving,
+                tape.x_end,
+            )
+            later = tape.t_end - lax.stop_gradient(tape.t_end)
+            ct_system, ct_x = vjp(later * ct)
+            ct = ct + ct_x
+        ct_x0, ct_t0, ct_system = self.through(ct, ct_system)
+
+        asked = jnp.asarray(False)
+        for leaf in jtu.tree_leaves(cts):
+            asked = asked | jnp.any(leaf != 0)
+        dead = lambda d: jnp.where(
+            self.recording.differentiable,
+            d,
+            jnp.where(asked, jnp.nan, jnp.zeros_like(d)),
+        )
+        return Inputs(
+            system=jtu.tree_map(dead, ct_system),
+            x0=None if wanted.x0 is None else dead(ct_x0),
+            t0=None if wanted.t0 is None else dead(ct_t0),
+            t1=None if wanted.t1 is None else dead(ct_t1),
+        )
+
+    def through(self, ct, ct_system):
+        """From the cotangents at the end to those at the start, of state and time, and
+        of the system."""
+        cts, tape = self.cts, self.tape
+        rows = Rows(tape, self.twice)
+        given = (cts.x, cts.x_pre, cts.t_event)
+        outs = Packer(jtu.tree_map(lambda buffer: buffer[0], given))
+        asked_rows = len(jtu.tree_leaves(given)) > 0
+        tables = jax.vmap(outs.pack)(given) if asked_rows else outs.pack(given)
+        # Only what is small is packed: see `_SMALL`.
+        small, large = _split(ct_system)
+        start = (ct, jnp.zeros_like(tape.t_end), small)
+        carries = Packer(start)
+
+        def body(carry):
+            i, carried, large = carry
+            pair = rows.read_pair(i)
+            here = tuple(entry(table, i) for table in tables) if asked_rows else tables
+
+            def retreat():
+                row, next_ = rows.unpack_pair(pair)
+                ct, ct_t, small = carries.unpack(carried)
+                ct, ct_t, ct_system = self.retreat(
+                    i,
+                    row,
+                    next_,
+                    outs.unpack(here),
+                    ct,
+                    ct_t,
+                    eqx.combine(small, large),
+                )
+                small, new = _split(ct_system)
+                return i - 1, carries.pack((ct, ct_t, small)), new
+
+            return compute_if(i >= 0, retreat, (i, carried, large))
+
+        num_rows = eqxi.unvmap_max(tape.num_rows)
+        init = (num_rows - 1, carries.pack(start), large)
+        _, carried, large = lax.while_loop(lambda c: c[0] >= 0, body, init)
+        ct_x0, ct_t0, small = carries.unpack(carried)
+        return ct_x0, ct_t0, eqx.combine(small, large)
+
+    def retreat(self, i, row: Row, next_: Row, given, ct, ct_t, ct_system):
+        """Back through one row, with the cotangents `given` of what it put out."""
+        tape = self.tape
+        last = i + 1 >= tape.num_rows
+        after = where(last, (tape.x_end, tape.mode_end), (next_.x, next_.mode))
+        zero = jnp.zeros_like(ct), jnp.zeros_like(ct), jnp.zeros_like(ct_t)
+        ct_x, ct_pre, ct_event = (
+            z if ct is None else ct for ct, z in zip(given, zero, strict=True)
+        )
+        fired, moved = row.event >= 0, row.dt > 0
+
+        def back_event():
+            d_system, d_x, d_t = self.event(row, after, ct, ct_t + ct_event)
+            return (
+                jnp.where(fired, d_x, ct),
+                jnp.where(fired, d_t, ct_t),
+                _add(ct_system, fired, d_system),
+            )
+
+        if self.system.n_guards > 0:
+            ct, ct_t, ct_system = cond_any(
+                fired, back_event, lambda: (ct, ct_t, ct_system)
+            )
+        ct = ct + ct_pre
+
+        def back_flow():
+            d_system, d_x = self.flow(row, ct)
+            return jnp.where(moved, d_x, ct), _add(ct_system, moved, d_system)
+
+        ct, ct_system = cond_any(moved, back_flow, lambda: (ct, ct_system))
+        return ct + ct_x, ct_t, ct_system
+
+    def flow(self, row: Row, ct):
+        """Back through the flow of a row."""
+        if self.tape.projects:
+            row_flow = self.recording.row_flow
+            fn = lambda moving, x: row_flow(self.combined(moving), row, x)
+            return jax.vjp(fn, self.moving, row.x)[1](ct)
+        return pull_flow(
+            self.recording.solver,
+            self.combined,
+            self.moving,
+            row.t,
+            row.dt,
+            row.x,
+            row.mode,
+            ct,
+        )
+
+    def event(self, row: Row, after, ct, ct_t):
+        """Back through the saltation rule: its transpose, line by line. `after` is the
+        recorded state and mode after the event."""
+        moving, combined = self.moving, self.combined
+        t, x, mode = row.t + row.dt, row.x_pre, row.mode
+        fired = row.event >= 0
+        event = jnp.maximum(row.event, 0)
+        if self.twice:
+            _, vjp = jax.vjp(
+                lambda moving, x: event_map(combined(moving), t, x, mode, event),
+                moving,
+                x,
+            )
+            return *vjp((ct, ct_t)), jnp.zeros_like(ct_t)
+
+        def guard(moving, t, x):
+            return combined(moving).guards(t, x, mode)[event]
+
+        def jump(moving, t, x):
+            return combined(moving).jump(t, x, mode, event)[0]
+
+        flow, flow_after = self.system.flows(t, (x, mode), after)
+        g, vjp_guard = jax.vjp(guard, moving, t, x)
+        dg_system, dg_t, dg_x = vjp_guard(jnp.ones_like(g))
+        rate = jnp.where(fired, dg_t + dg_x @ flow, 1)
+        _, vjp_jump = jax.vjp(jump, moving, t, x)
+        ct_system, ct_time, ct_x = vjp_jump(ct)
+        ct_dt = ct_time + ct_x @ flow - ct @ flow_after + ct_t
+        inside = g < -self.tape.guard_set_tol * jnp.abs(rate)
+        ct_g = jnp.where(inside, 0, -ct_dt / rate)
+        return (
+            jtu.tree_map(lambda a, b: a + ct_g * b, ct_system, dg_system),
+            ct_x + ct_g * dg_x,
+            jnp.where(inside, ct_dt, 0),
+        )
+
+
+def _add(total, pred: Array, more):
+    """Adds in the lanes where `pred`; what the others computed may be NaN."""
+    return jtu.tree_map(
+        lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b)), total, more
+    )

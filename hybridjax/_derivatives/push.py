@@ -1,0 +1,248 @@
+"""Tangents, forward through the rows of a tape."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import equinox.internal as eqxi
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, PyTree
+
+from .._jax.branch import compute_if, cond_any, later_zero, where
+from .._jax.directional import directional
+from .._jax.pack import Packer
+from .._loop.tape import Row
+from .corner import resolve_corner
+from .passage import same_outcome
+from .recording import Inputs, Outputs, poison, Recording, Rows
+from .saltation import event_map, event_tangent
+
+
+class _Resolved(eqx.Module):
+    """How a tangent passes several events in one instant; see `Corner`."""
+
+    dx: Array
+    dt: Array
+    x: Array
+    mode: PyTree
+    guard_dt: Array
+    guard_dx: Array
+    guard_x: Array
+    guard_count: Array
+
+
+class _Place(NamedTuple):
+    """Where a row with an event is, among others."""
+
+    inner: Array  # does it belong to the instant of the row before
+    more: Array  # does the next row belong to the same instant
+    at_start: Array  # does no flow precede it
+
+    @property
+    def leads(self):
+        """Is it the first of several events in one instant?"""
+        return self.more & ~self.inner
+
+
+class _Carry(NamedTuple):
+    """What goes from row to row."""
+
+    dx: Array  # at fixed time
+    dt: Array  # of the time of the event last passed
+    fired: Array  # did the row before end in an event
+    resolved: PyTree  # the corner that is being passed, packed
+
+
+class Push:
+    """With `twice`, in a form that can be differentiated with respect to what is
+    recorded; events then have to be isolated."""
+
+    def __init__(self, inputs: Inputs, recording: Recording, twice: bool):
+        self.inputs, self.recording, self.twice = inputs, recording, twice
+        self.system, self.tape = recording.system, recording.tape
+        # One guard has one order only: its events in one instant are a sequence.
+        self.corners = self.system.n_guards > 1 and not twice
+        self.resolutions = Packer(self.unresolved())
+
+    def __call__(self) -> Outputs:
+        inputs, system, tape = self.inputs, self.system, self.tape
+        dx0 = jnp.zeros_like(tape.x_end) if inputs.x0 is None else inputs.x0
+        dt0 = jnp.zeros_like(tape.t_end) if inputs.t0 is None else inputs.t0
+        dx, rows = self.through(dx0, dt0)
+        dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
+        if self.twice:
+            _, d_flow = directional(
+                lambda system, x: system.flow(tape.t_end, x, tape.mode_end),
+                (system, tape.x_end),
+                (inputs.system, dx),
+            )
+            dx = dx + (tape.t_end - lax.stop_gradient(tape.t_end)) * d_flow
+        if inputs.t1 is not None:
+            dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
+        out_x, out_pre, out_t = rows
+        out = Outputs(out_x, out_pre, dx, out_t, dt1)
+        differentiable = self.recording.differentiable
+        return jtu.tree_map(lambda d: poison(d, differentiable), out)
+
+    def through(self, dx0, dt0):
+        """The tangent at the end; and of every row those of the states at its start and
+        before its event, and of the time of that."""
+        tape = self.tape
+        num_rows = eqxi.unvmap_max(tape.num_rows)
+        rows, outs = Rows(tape, self.twice), Packer((dx0, dx0, dt0))
+        fired = later_zero(tape.num_rows) < 0
+        unresolved = self.resolutions.pack(self.unresolved())
+        start = _Carry(dx0, dt0, fired, unresolved)
+        carries = Packer(start)
+
+        def body(carry):
+            i, carried, tables = carry
+            pair = rows.read_pair(i)
+
+            def advance():
+                row, next_ = rows.unpack_pair(pair)
+                new, out = self.advance(i, row, next_, carries.unpack(carried))
+                return i + 1, carries.pack(new), outs.pack(out)
+
+            after, carried, out = compute_if(
+                i < num_rows, advance, (i, carried, outs.zeros())
+            )
+            tables = tuple(
+                lax.dynamic_update_index_in_dim(table, value, i, 0)
+                for table, value in zip(tables, out, strict=True)
+            )
+            return after, carried, tables
+
+        tables = tuple(
+            jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
+        )
+        init = (jnp.asarray(0, jnp.int32), carries.pack(start), tables)
+        _, carried, tables = lax.while_loop(lambda c: c[0] < num_rows, body, init)
+        return carries.unpack(carried).dx, outs.unpack(tables)
+
+    def advance(self, i, row: Row, next_: Row, before: _Carry):
+        """Through one row."""
+        last, fired = i + 1 >= self.tape.num_rows, row.event >= 0
+        # Two events in rows that follow each other, with no flow between them.
+        place = _Place(
+            inner=before.fired & fired & (row.dt == 0),
+            more=fired & ~last & (next_.event >= 0) & (next_.dt == 0),
+            at_start=(i == 0) & (row.dt == 0),
+        )
+        dx_pre, dt_event = self.flow(row, before.dx), jnp.zeros_like(before.dt)
+        after = (dx_pre, dx_pre, before.dt, dt_event, before.resolved)
+        if self.system.n_guards > 0:
+            several = (place.more | place.inner) & self.corners
+            alone = fired & ~several
+            dx_one, dt_one = cond_any(
+                alone,
+                lambda: where(
+                    alone,
+                    self.single(row, place, dx_pre, before.dt),
+                    (dx_pre, dt_event),
+                ),
+                lambda: (dx_pre, dt_event),
+            )
+            dt_last = jnp.where(alone, dt_one, before.dt)
+            after = (dx_pre, dx_one, dt_last, dt_one, before.resolved)
+        if self.corners:
+            end = self.tape.x_end, self.tape.mode_end
+            successor = where(last, end, (next_.x, next_.mode))
+            carried = dx_pre, before.dt, before.resolved
+            after = cond_any(
+                several,
+                lambda: where(
+                    several, self.together(row, place, successor, *carried), after
+                ),
+                lambda: after,
+            )
+        dx_pre, dx, dt_last, dt_event, resolved = after
+        return _Carry(dx, dt_last, fired, resolved), (before.dx, dx_pre, dt_event)
+
+    def flow(self, row: Row, dx):
+        def moved():
+            _, dx_pre = directional(
+                lambda system, x: self.recording.row_flow(system, row, x),
+                (self.system, row.x),
+                (self.inputs.system, dx),
+            )
+            return jnp.where(row.dt > 0, dx_pre, dx)
+
+        return cond_any(row.dt > 0, moved, lambda: dx)
+
+    def single(self, row: Row, place: _Place, dx, dt_last):
+        """The tangents after an event that is alone in its instant, and of its time."""
+        t = row.t + row.dt
+        if self.twice:
+            event = jnp.maximum(row.event, 0)
+            return directional(
+                lambda system, x: event_map(system, t, x, row.mode, event),
+                (self.system, row.x_pre),
+                (self.inputs.system, dx),
+            )[1]
+        return event_tangent(
+            self.system,
+            t,
+            row.x_pre,
+            row.mode,
+            row.event,
+            (self.inputs.system, dx, dt_last),
+            self.tape.guard_set_tol,
+            place.at_start | place.inner,
+        )
+
+    def unresolved(self):
+        """What `resolved` is before there is any, if there can be."""
+        if not self.corners:
+            return ()
+        tape, n_guards = self.tape, self.system.n_guards
+        x, t = tape.x_end, tape.t_end
+        nothing = jnp.zeros((n_guards, *x.shape), x.dtype)
+        times, counts = (jnp.zeros((n_guards,), d) for d in (x.dtype, jnp.int32))
+        return _Resolved(x, t, x, tape.mode_end, times, nothing, nothing, counts)
+
+    def corner(self, row: Row, place: _Place, dx, dt_last) -> _Resolved:
+        tape = self.tape
+        c = resolve_corner(
+            self.system,
+            row.t + row.dt,
+            row.x_pre,
+            row.mode,
+            self.inputs.system,
+            dx,
+            tape.guard_set_tol,
+            place.leads,
+            jnp.where(place.at_start, dt_last, -jnp.inf),
+            tape.cluster(self.system, row.t, row.dt, row.x, row.mode),
+        )
+        return _Resolved(
+            c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
+        )
+
+    def together(self, row: Row, place: _Place, successor, dx, dt_last, resolved):
+        """Tangents before and after an event that shares its instant with others, and
+        of its time. `successor` is the recorded state and mode after it."""
+
+        def resolve():
+            new = self.corner(row, place, dx, dt_last)
+            old = self.resolutions.unpack(resolved)
+            return self.resolutions.pack(where(place.leads, new, old))
+
+        resolved = cond_any(place.leads, resolve, lambda: resolved)
+        r: _Resolved = self.resolutions.unpack(resolved)
+        # At a corner the tangent before an event is that of the perturbed trajectory
+        # when it meets this guard, brought back to fixed time by the recorded flow.
+        j = jnp.maximum(row.event, 0)
+        flow_here = self.system.flow(row.t + row.dt, row.x_pre, row.mode)
+        # If the order of the tangent gets there in another state, the state before this
+        # event jumps; so does its time, if this is another one of several firings.
+        as_recorded = same_outcome(r.guard_x[j], (), row.x_pre, ())
+        known = as_recorded | (r.guard_count[j] == 1)
+        dt = jnp.where(known, r.guard_dt[j], jnp.nan)
+        dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
+        # Another order that leads elsewhere: the flow jumps, there is no derivative.
+        ends = place.inner & ~same_outcome(r.x, r.mode, *successor)
+        dx_after = jnp.where(place.leads, r.dx, dx)
+        dx_after = jnp.where(ends & ~place.more, jnp.nan, dx_after)
+        return dx_pre, dx_after, jnp.where(place.leads, r.dt, dt_last), dt, resolved

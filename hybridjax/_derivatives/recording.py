@@ -1,0 +1,89 @@
+"""What the replay of a tape is given, what it returns, and how it reads the rows."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .._jax.pack import Packer
+from .._loop.tape import Row, Tape
+from .._steps.step import flow_for
+from .._systems.flat import FlatSystem
+
+
+class Inputs(eqx.Module):
+    """Tangents or cotangents of what a simulation depends on; `None` where zero."""
+
+    system: PyTree  # like FlatSystem
+    x0: Float[Array, " n"] | None
+    t0: Float[Array, ""] | None
+    t1: Float[Array, ""] | None
+
+
+class Outputs(eqx.Module):
+    """Tangents or cotangents of what a simulation returns; `None` where zero."""
+
+    x: Float[Array, "rows n"] | None
+    x_pre: Float[Array, "rows n"] | None
+    x_end: Float[Array, " n"] | None
+    t_event: Float[Array, " rows"] | None
+    t_end: Float[Array, ""] | None
+
+
+class Recording(eqx.Module):
+    """All that the replay needs to know. For a second derivative, the system and the
+    states on the tape carry a tangent themselves."""
+
+    system: FlatSystem
+    tape: Tape
+    solver: Any
+
+    @property
+    def differentiable(self) -> Bool[Array, ""]:
+        """Where it is not, derivatives are NaN."""
+        return self.tape.successful & self.tape.smooth
+
+    def row_flow(self, system: FlatSystem, row: Row, x) -> Float[Array, " n"]:
+        """From `x` at the start of a row to its end, before its event."""
+        projected = row.event >= 0 if self.tape.projects else None
+        return flow_for(self.solver, system, row.t, row.dt, x, row.mode, projected)
+
+
+class Rows:
+    """Reads the rows of a tape: each is a single operation."""
+
+    def __init__(self, tape: Tape, twice: bool):
+        rows = Row(
+            tape.t, tape.dt, tape.rate, tape.x, tape.x_pre, tape.mode, tape.event
+        )
+        self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows))
+        # What was written down carries no tangent.
+        self._table = jax.vmap(self._packer.pack)(rows) if twice else tape.table
+
+    def read_pair(self, i):
+        """Row `i` and the one after it."""
+        size = self._table[0].shape[0]
+        begin = jnp.minimum(i, max(size - 2, 0))
+        read = lambda table: lax.dynamic_slice_in_dim(table, begin, min(size, 2))
+        return i - begin, tuple(read(table) for table in self._table)
+
+    def unpack_pair(self, pair) -> tuple[Row, Row]:
+        """If there is no row after it, the second is any other."""
+        at, entries = pair
+        here = self._packer.unpack(tuple(entry(two, at) for two in entries))
+        return here, self._packer.unpack(tuple(two[-1] for two in entries))
+
+
+def entry(buffer, i):
+    return lax.dynamic_index_in_dim(buffer, i, keepdims=False)
+
+
+def poison(tangent, differentiable):
+    """NaN where no derivative exists; but what is not perturbed stays zero, so that a
+    loss that leaves this lane out does not see it."""
+    bad = jnp.where(tangent == 0, tangent, jnp.nan)
+    return jnp.where(differentiable, tangent, bad)

@@ -1,0 +1,30 @@
+"""What is said of simulations that failed."""
+
+from .._jax.errors import Messages
+from .._loop.results import RESULTS
+from .._systems.names import guard_name, mode_name
+
+
+def messages(system) -> Messages:
+    def failure(values):
+        result, t, mode, guard = values
+        text = RESULTS._index_to_message[int(result)]
+        where = f"At time {float(t):.12g}, in mode {mode_name(system, mode)}"
+        if int(guard) >= 0:
+            where += f", at {guard_name(system, int(guard))}"
+        return f"{text}\n{where}."
+
+    return Messages(failure, _NO_DERIVATIVE, _NO_SECOND)
+
+
+_NO_DERIVATIVE = (
+    "The derivative of this simulation does not exist: either the outcome of several "
+    "events in one instant depends on their order, so that the flow is discontinuous "
+    "there (`hj.b_derivative` tells), or a guard comes to rest where it is zero. "
+    "Perturb the inputs, or pass `throw=False` to get NaN instead."
+)
+_NO_SECOND = (
+    "The second derivative of this simulation does not exist: several events fall into "
+    "one instant, or one happens at `t0`, where the first derivative has a kink. "
+    "Perturb the inputs, or pass `throw=False` to get NaN instead."
+)

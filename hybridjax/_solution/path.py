@@ -1,0 +1,74 @@
+"""A simulation that can be looked at, at any time: a tape, and how to step off it."""
+
+from collections.abc import Callable
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .._loop.tape import Tape
+from .._steps.method import with_gradients
+from .._steps.step import flow_for
+from .._systems.flat import FlatSystem
+
+
+class _Static:
+    """Holds what is not an array, out of sight of `jax.vmap` and `jax.jit`."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class StoredPath(eqx.Module):
+    """A `Path` of which only the arrays are leaves."""
+
+    arrays: PyTree
+    rest: _Static = eqx.field(static=True)
+
+    def open(self) -> "Path":
+        return eqx.combine(self.arrays, self.rest.value)
+
+
+class Path(eqx.Module):
+    """A tape, and what it takes to step off it."""
+
+    tape: Tape
+    system: FlatSystem
+    solver: dfx.AbstractSolver
+    same_time: Float[Array, ""]
+    unravel: Callable
+
+    def store(self) -> StoredPath:
+        arrays, rest = eqx.partition(self, eqx.is_array)
+        return StoredPath(arrays, _Static(rest))
+
+    def reaches(self, s) -> Bool[Array, ""]:
+        """Whether the simulation got to the time `s`."""
+        return s <= self.tape.t_end + self.same_time
+
+    def at(self, s) -> tuple[PyTree, PyTree]:
+        """State and mode at time `s`: one solver step from the start of its row.
+
+        A time equal to that of an event up to rounding is after it.
+        """
+        tape = self.tape
+        time = jax.lax.stop_gradient(s)
+        ended = time + self.same_time >= tape.t_end
+        i = jnp.searchsorted(tape.t, time + self.same_time, side="right") - 1
+        i = jnp.clip(i, 0, tape.t.shape[0] - 1)
+        pick = lambda buffer, end: jnp.where(ended, end, buffer[i])
+        t, x = pick(tape.t, tape.t_end), pick(tape.x, tape.x_end)
+        mode = jtu.tree_map(pick, tape.mode, tape.mode_end)
+        reached = self.reaches(time) & (time >= tape.t[0] - self.same_time)
+        # Times from before the row, by rounding, are those of its start. Rows start at
+        # fixed times, but the end moves with `t1`.
+        start = jax.lax.stop_gradient(t)
+        moved = (s - time) - (t - start)
+        dt = jnp.where(reached, jnp.maximum(time - start, 0) + moved, 0)
+        solver = with_gradients(self.solver)
+        projected = (tape.event[i] >= 0) & ~ended if tape.projects else None
+        x = flow_for(solver, self.system, t, dt, x, mode, projected)
+        return self.unravel(jnp.where(reached, x, jnp.nan)), mode

@@ -1,0 +1,85 @@
+"""The solver and the step size controller that a user passed, checked and completed."""
+
+from typing import Any
+
+import diffrax as dfx
+import equinox as eqx
+import jax.tree_util as jtu
+import numpy as np
+
+
+_TOLERANCES = ("rtol", "atol", "dtmin", "dtmax")
+
+
+def check_method(solver, controller):
+    structure = getattr(solver, "term_structure", None)
+    for_odes = isinstance(structure, type) and issubclass(dfx.ODETerm, structure)
+    if not (isinstance(solver, dfx.AbstractSolver) and for_odes):
+        raise ValueError(
+            "Argument `solver` must be a diffrax solver for ordinary differential "
+            f"equations, such as `diffrax.Tsit5()`, but it is {solver!r}."
+        )
+    if not isinstance(controller, dfx.AbstractStepSizeController):
+        raise ValueError(
+            "Argument `stepsize_controller` must be a diffrax step size controller, "
+            f"such as `diffrax.PIDController(rtol=1e-8, atol=1e-8)`, but it is "
+            f"{controller!r}."
+        )
+
+
+def dynamic_tolerances(controller, dtype):
+    """Tolerances as arrays: their values then do not belong to the compiled program."""
+
+    def convert(path, leaf):
+        name = getattr(path[-1], "name", None)
+        if name in _TOLERANCES and isinstance(leaf, (int, float)):
+            return np.asarray(leaf, dtype)
+        return leaf
+
+    return jtu.tree_map_with_path(convert, controller)
+
+
+def implicit_tolerances(solver, controller):
+    """As in `diffrax.diffeqsolve`, an implicit solver's root finder takes tolerances
+    that it was not given from the step size controller."""
+    root_finder = getattr(solver, "root_finder", None)
+    if root_finder is None:
+        return solver
+    given = lambda v: callable(v) or isinstance(v, (int, float)) or eqx.is_array_like(v)
+    names = ("rtol", "atol", "norm")
+    missing = [
+        name
+        for name in names
+        if hasattr(root_finder, name) and not given(getattr(root_finder, name))
+    ]
+    if not missing:
+        return solver
+    if not isinstance(controller, dfx.AbstractAdaptiveStepSizeController):
+        raise ValueError(
+            "Argument `solver` must have tolerances for its root finder if "
+            "`stepsize_controller` has none, for example "
+            "`diffrax.Kvaerno5(root_finder=diffrax.VeryChord(rtol=..., atol=..., "
+            "norm=optimistix.max_norm))`."
+        )
+    where = lambda s: [getattr(s.root_finder, name) for name in missing]
+    return eqx.tree_at(where, solver, [getattr(controller, name) for name in missing])
+
+
+def without_gradients(solver: Any) -> Any:
+    """The solver, told that nothing differentiates through its stage loop."""
+    return _replace_scan_kind(solver, {None: "lax"})
+
+
+def with_gradients(solver: Any) -> Any:
+    return _replace_scan_kind(solver, {None: "bounded", "lax": "bounded"})
+
+
+def _replace_scan_kind(solver, replacements):
+    is_leaf = lambda x: x is None
+    if hasattr(solver, "scan_kind"):
+        kind = replacements.get(solver.scan_kind, solver.scan_kind)
+        solver = eqx.tree_at(lambda s: s.scan_kind, solver, kind, is_leaf=is_leaf)
+    if hasattr(solver, "solver"):  # it wraps another one
+        inner = _replace_scan_kind(solver.solver, replacements)
+        solver = eqx.tree_at(lambda s: s.solver, solver, inner)
+    return solver

@@ -15,7 +15,8 @@ from ._events.project import Project
 from ._jax.compiler_options import compiler_options, is_outermost
 from ._jax.errors import certify, Verdict
 from ._jax.tracing import is_traced, stop_gradient
-from ._loop.loop import SAME_TIME, Settings
+from ._loop.loop import SAME_TIME
+from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
 from ._solution.event_log import event_log
 from ._solution.messages import messages

@@ -15,8 +15,9 @@ from .._events.project import Project
 from .._jax.convert import convert
 from .._jax.tie import tie
 from .._loop.landing import LandingLoop
-from .._loop.loop import run, Settings
 from .._loop.projection import ProjectionLoop
+from .._loop.run import run
+from .._loop.state import Settings
 from .._loop.tape import Tape
 from .._steps.method import with_gradients
 from .._systems.flat import FlatSystem

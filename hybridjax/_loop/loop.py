@@ -1,31 +1,24 @@
-"""The flat event loop: each iteration makes one solver step, for every lane.
-
-There is no loop over events around a loop over steps: under `vmap` every lane would
-wait for the slowest one at each event. What an iteration does about events is the
-matter of the event method: `_landing.py`, `_projection.py`.
-"""
+"""What all event methods have in common in one iteration of the loop."""
 
 import abc
 import dataclasses
 from typing import Any
 
 import diffrax as dfx
-import equinox as eqx
-import equinox.internal as eqxi
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._events.cubic import CHECK_POINTS
-from .._jax.branch import compute_if, computed_once, cond_any, later_zero, where
+from .._jax.branch import computed_once, cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import all_of, any_of
 from .._steps.step import can_look, looking_step, solver_step, StepResult, term
 from .._systems.flat import FlatSystem
 from .results import choose, RESULTS
-from .tape import Row, Tape
+from .state import Attempt, first, Settings, State
+from .tape import Row
 
 
 # Times closer than this many eps (relative to the largest time) are the same time.
@@ -36,154 +29,6 @@ SAME_TIME = 16
 # and fro between bodies in contact fires the same guard a few times in one instant.
 _ZENO_GAP = 4096
 _ZENO_COUNT = 5
-
-
-class Settings(eqx.Module):
-    """What the loop needs to know besides the problem."""
-
-    solver: dfx.AbstractSolver
-    controller: Any
-    dt0: Float[Array, ""] | None
-    event_method: Any
-    progress_meter: dfx.AbstractProgressMeter
-    max_steps: int = eqx.field(static=True)
-    max_events: int = eqx.field(static=True)
-
-    @property
-    def adaptive(self) -> bool:
-        return isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController)
-
-
-class State(eqx.Module):
-    t: Float[Array, ""]
-    x: Float[Array, " n"]
-    flow: Float[Array, " n"]  # the vector field at (t, x)
-    mode: PyTree
-    g: Float[Array, " n_guards"]
-    rate: Float[Array, " n_guards"]  # dg/dt along the flow
-    # Are these three those of here, a boolean? Where it takes long to compile them, the
-    # step finds out that begins at the start, or after a jump. Elsewhere they always
-    # are, and this is `None`.
-    known: Any
-    jumped: Bool[Array, ""]  # is this the right limit at an event
-    # Step size.
-    t_next: Float[Array, ""]  # where the controller wants to go
-    controller: PyTree
-    guard_dt: Float[Array, ""]  # how far the guards can be foreseen
-    approach: PyTree  # what the event method remembers
-    # Zeno.
-    last_fired: Float[Array, " n_guards"]
-    quick_firings: Int[Array, " n_guards"]
-    # Outcome.
-    num_events: Int[Array, ""]
-    num_steps: Int[Array, ""]
-    num_accepted: Int[Array, ""]
-    guard_end: Int[Array, ""]
-    result: RESULTS  # pyright: ignore
-    done: Bool[Array, ""]
-
-
-class Attempt(eqx.Module):
-    """One solver step, what the controller says of it, and the guards over it."""
-
-    dt: Float[Array, ""]
-    t1: Float[Array, ""]
-    step: StepResult
-    finite: Bool[Array, ""]
-    keep: Bool[Array, ""]
-    failed: Bool[Array, ""]
-    t_next: Float[Array, ""]
-    controller: PyTree
-    g: Float[Array, " n_guards"]
-    rate: Float[Array, " n_guards"]
-    g_check: Float[Array, "points n_guards"]
-
-
-def run(loop: "AbstractLoop", x0, mode0) -> Tape:
-    """Simulates, and returns the tape."""
-    t0, t1, settings = loop.t0, loop.t1, loop.settings
-    states = Packer(jax.eval_shape(lambda: loop.start(x0, mode0)))
-    rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
-    # Of all lanes together, and so not in `packed`: how many iterations there were, how
-    # many rows, and whether a lane is not done.
-    counters = lambda i, row, s: jnp.stack(
-        [jnp.asarray(n, jnp.int32) for n in (i, row, eqxi.unvmap_any(~s.done))]
-    )
-
-    def cond(carry):
-        (i, _, running), *_ = carry
-        return (i < settings.max_steps) & (running > 0)
-
-    def body(carry):
-        before, packed, table, meter = carry
-        _, row, running = before
-
-        def iterate():
-            i, row, _ = before
-            state, entry = loop.iterate(states, rows, packed)
-            new, did = states.unpack(state), rows.unpack(entry)
-            # A row in which no lane did anything is written over.
-            wrote = eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
-            return counters(i + 1, row + wrote, new), state, entry
-
-        # What reads and writes the tape stays outside of it.
-        after, state, entry = compute_if(
-            running > 0, iterate, (before, packed, rows.zeros())
-        )
-        table = tuple(
-            lax.dynamic_update_index_in_dim(buffer, value, row, 0)
-            for buffer, value in zip(table, entry, strict=True)
-        )
-        span = jnp.where(t1 > t0, t1 - t0, 1)
-        progress = (states.unpack(state).t - t0) / span
-        meter = settings.progress_meter.step(meter, progress)
-        return after, state, table, meter
-
-    def begin():
-        state = loop.start(x0, mode0)
-        return counters(0, 0, state), states.pack(state)
-
-    nothing = jnp.zeros((3,), jnp.int32), states.zeros()
-    meter = settings.progress_meter.init()
-    # Not the loop as well: XLA leaves out a tape that nobody reads, but not from there.
-    total, packed = compute_if(None, begin, nothing)
-    # Not `lax.empty`, which `jax.vmap` would batch although nothing in it is.
-    zero = later_zero(total[0])
-    table = tuple(
-        jnp.full((settings.max_steps, size), zero, dtype)
-        for size, dtype in rows.sizes()
-    )
-    total, packed, table, meter = lax.while_loop(
-        cond, body, (total, packed, table, meter)
-    )
-    settings.progress_meter.close(meter)
-    num_rows = total[1]
-    state = states.unpack(packed)
-    recorded = rows.unpack(table)
-    t = jnp.where(jnp.arange(settings.max_steps) < num_rows, recorded.t, jnp.inf)
-    return Tape(
-        table=table,
-        t=t,
-        dt=recorded.dt,
-        x=recorded.x,
-        x_pre=recorded.x_pre,
-        mode=recorded.mode,
-        event=recorded.event,
-        rate=recorded.rate,
-        t_event=t + recorded.dt,
-        num_rows=num_rows,
-        t_end=state.t,
-        x_end=state.x,
-        mode_end=state.mode,
-        guard_end=state.guard_end,
-        result=choose(state.done, state.result, RESULTS.max_steps_reached),
-        num_events=state.num_events,
-        num_steps=state.num_steps,
-        num_accepted=state.num_accepted,
-        corner_tol=loop.corner_tol,
-        smooth=jnp.asarray(True),
-        projects=loop.projects,
-    )
 
 
 class AbstractLoop(abc.ABC):
@@ -330,20 +175,48 @@ class AbstractLoop(abc.ABC):
             dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
         )
 
-    def step_taken(self, s: State, a: Attempt, accept) -> tuple[State, Row]:
-        """What a step changes where it is accepted, and its row."""
-        new = dataclasses.replace(
+    #
+    # What may come of it
+    #
+
+    def accepted(self, s: State, a: Attempt, guard_dt) -> State:
+        """The step is good, and no guard is crossed in it."""
+        t_next, controller = self.heed(s, a)
+        return dataclasses.replace(
             s,
-            t=jnp.where(accept, a.t1, s.t),
-            x=jnp.where(accept, a.step.x, s.x),
-            flow=jnp.where(accept, a.step.flow, s.flow),
-            g=jnp.where(accept, a.g, s.g),
-            rate=jnp.where(accept, a.rate, s.rate),
-            jumped=s.jumped & ~accept,
-            num_steps=s.num_steps + ~s.done,
-            num_accepted=s.num_accepted + accept,
+            t=a.t1,
+            x=a.step.x,
+            flow=a.step.flow,
+            g=a.g,
+            rate=a.rate,
+            jumped=jnp.zeros_like(s.jumped),
+            t_next=t_next,
+            controller=controller,
+            guard_dt=guard_dt,
+            num_accepted=s.num_accepted + 1,
         )
-        row = Row(
+
+    def rejected(self, s: State, a: Attempt) -> State:
+        """The step size controller wants a shorter one."""
+        if self.settings.adaptive:
+            s = dataclasses.replace(s, t_next=a.t_next, controller=a.controller)
+            return self.shortened(s, a, s.guard_dt)
+        return self.stuck(s, a, jnp.asarray(True))
+
+    def shortened(self, s: State, a: Attempt, guard_dt) -> State:
+        """The guards want a shorter one."""
+        s = dataclasses.replace(s, guard_dt=guard_dt)
+        least = self.eps * (jnp.abs(s.t) + self.eps * self.scale)
+        too_short = jnp.minimum(s.t_next - s.t, s.guard_dt) <= least
+        return self.stuck(s, a, a.failed | too_short)
+
+    def stuck(self, s: State, a: Attempt, stuck) -> State:
+        dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)
+        return dataclasses.replace(s, result=first(s.result, dead_end, stuck))
+
+    def row(self, s: State, a: Attempt, accept) -> Row:
+        """Of a step, where there is no event."""
+        return Row(
             t=s.t,
             dt=jnp.where(accept, a.dt, 0),
             rate=jnp.ones_like(s.t),
@@ -352,20 +225,10 @@ class AbstractLoop(abc.ABC):
             mode=s.mode,
             event=jnp.asarray(-1, jnp.int32),
         )
-        return new, row
 
-    def outcome(self, s: State, rejected, a: Attempt, t_next, guard_dt):
-        """Is there no going on after a step that was rejected?"""
-        stuck = rejected & ~self.resolvable(s.t, t_next, guard_dt)
-        stuck = stuck | (
-            rejected & (a.failed | ((not self.settings.adaptive) & ~a.keep))
-        )
-        dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)
-        return first(s.result, dead_end, stuck)
-
-    def resolvable(self, t, t_next, guard_dt):
-        least = self.eps * (jnp.abs(t) + self.eps * self.scale)
-        return jnp.minimum(t_next - t, guard_dt) > least
+    #
+    # Parts
+    #
 
     def adapt(self, s: State, t1, step: StepResult, finite):
         """Asks the step size controller."""
@@ -386,15 +249,13 @@ class AbstractLoop(abc.ABC):
         t_next = jnp.asarray(t_next, s.t.dtype)
         return keep & finite, t_next, jtu.tree_map(jnp.asarray, state), failed
 
-    def heed(self, s: State, a: Attempt, taken, refused):
-        """Where the controller wants to go after a step that was taken, or `refused` by
-        it; otherwise as before. One that knows nothing of errors is heard where it
-        wanted to go, not at events between."""
+    def heed(self, s: State, a: Attempt):
+        """Where the controller wants to go after a step that was taken. One that knows
+        nothing of errors is heard where it wanted to go, not at events between."""
         if self.settings.adaptive:
-            heard = taken | refused
-        else:
-            heard = taken & (a.t1 >= s.t_next - self.same_time)
-        return where(heard, (a.t_next, a.controller), (s.t_next, s.controller))
+            return a.t_next, a.controller
+        there = a.t1 >= s.t_next - self.same_time
+        return where(there, (a.t_next, a.controller), (s.t_next, s.controller))
 
     def judge(self, s: State, event, guard, t):
         """May this event happen? Too many events, or an accumulation, end the lane."""
@@ -408,8 +269,3 @@ class AbstractLoop(abc.ABC):
         zeno = event & any_of(count >= _ZENO_COUNT)
         result = choose(zeno, RESULTS.zeno, result)
         return result, count, jnp.where(fired, t, s.last_fired)
-
-
-def first(result, new, happened):
-    """`new` where it happened and nothing had gone wrong before."""
-    return choose(happened & (result == RESULTS.successful), new, result)

@@ -23,8 +23,9 @@ from .._events.locate import corner_tolerance
 from .._jax.branch import cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of
-from .loop import AbstractLoop, first, State
+from .loop import AbstractLoop
 from .results import RESULTS
+from .state import first, select, State
 from .tape import Row
 
 
@@ -177,26 +178,24 @@ class ProjectionLoop(AbstractLoop):
         clear = clear | (dt <= 64 * self.same_time)
         accept = active & keep & clear
         shorten = active & keep & ~clear
-        t_next, controller = self.heed(s, a, accept, active & ~keep)
+        start = dataclasses.replace(
+            s, num_steps=s.num_steps + active, approach=s.approach & ~active
+        )
+        accepted = self.accepted(start, a, dt * longer)
         if self.may_delay:
             # A step that the guards made short must not make those after it short too.
-            short = accept & (a.t1 < s.t_next - self.same_time)
-            enough = jnp.maximum(t_next, a.t1 + 0.5 * (s.t_next - s.t))
-            t_next = jnp.where(short, enough, t_next)
-        guard_dt = jnp.where(accept, dt * longer, s.guard_dt)
-        guard_dt = jnp.where(shorten, dt * shorter, guard_dt)
-        result = self.outcome(s, active & ~accept, a, t_next, guard_dt)
-        failed = result != RESULTS.successful
-        new, row = self.step_taken(s, a, accept)
-        new = dataclasses.replace(
-            new,
-            t_next=t_next,
-            controller=controller,
-            guard_dt=guard_dt,
-            approach=s.approach & ~active,
-            result=result,
-            done=s.done | failed,
+            short = a.t1 < s.t_next - self.same_time
+            enough = jnp.maximum(accepted.t_next, a.t1 + 0.5 * (s.t_next - s.t))
+            t_next = jnp.where(short, enough, accepted.t_next)
+            accepted = dataclasses.replace(accepted, t_next=t_next)
+        new = select(
+            start,
+            (accept, accepted),
+            (active & ~keep, self.rejected(start, a)),
+            (shorten, self.shortened(start, a, dt * shorter)),
         )
+        failed = new.result != RESULTS.successful
+        new = dataclasses.replace(new, done=new.done | failed)
         done = new.done | ((new.t >= self.t1) & ~self.due(new))
         new = dataclasses.replace(new, done=done)
-        return states.pack(new), rows.pack(row)
+        return states.pack(new), rows.pack(self.row(s, a, accept))

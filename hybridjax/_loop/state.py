@@ -1,0 +1,92 @@
+"""What an iteration of the loop goes from and to, and what it is made of."""
+
+from typing import Any
+
+import diffrax as dfx
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .._steps.step import StepResult
+from .results import choose, RESULTS
+
+
+class Settings(eqx.Module):
+    """What the loop needs to know besides the problem."""
+
+    solver: dfx.AbstractSolver
+    controller: Any
+    dt0: Float[Array, ""] | None
+    event_method: Any
+    progress_meter: dfx.AbstractProgressMeter
+    max_steps: int = eqx.field(static=True)
+    max_events: int = eqx.field(static=True)
+
+    @property
+    def adaptive(self) -> bool:
+        return isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController)
+
+
+class State(eqx.Module):
+    t: Float[Array, ""]
+    x: Float[Array, " n"]
+    flow: Float[Array, " n"]  # the vector field at (t, x)
+    mode: PyTree
+    g: Float[Array, " n_guards"]
+    rate: Float[Array, " n_guards"]  # dg/dt along the flow
+    # Are these three those of here, a boolean? Where it takes long to compile them, the
+    # step finds out that begins at the start, or after a jump. Elsewhere they always
+    # are, and this is `None`.
+    known: Any
+    jumped: Bool[Array, ""]  # is this the right limit at an event
+    # Step size.
+    t_next: Float[Array, ""]  # where the controller wants to go
+    controller: PyTree
+    guard_dt: Float[Array, ""]  # how far the guards can be foreseen
+    approach: PyTree  # what the event method remembers
+    # Zeno.
+    last_fired: Float[Array, " n_guards"]
+    quick_firings: Int[Array, " n_guards"]
+    # Outcome.
+    num_events: Int[Array, ""]
+    num_steps: Int[Array, ""]
+    num_accepted: Int[Array, ""]
+    guard_end: Int[Array, ""]
+    result: RESULTS  # pyright: ignore
+    done: Bool[Array, ""]
+
+
+class Attempt(eqx.Module):
+    """One solver step, what the controller says of it, and the guards over it."""
+
+    dt: Float[Array, ""]
+    t1: Float[Array, ""]
+    step: StepResult
+    finite: Bool[Array, ""]
+    keep: Bool[Array, ""]
+    failed: Bool[Array, ""]
+    t_next: Float[Array, ""]
+    controller: PyTree
+    g: Float[Array, " n_guards"]
+    rate: Float[Array, " n_guards"]
+    g_check: Float[Array, "points n_guards"]
+
+
+def select(default: State, *options: tuple[Bool[Array, ""], State]) -> State:
+    """The state of the one option that is true, if there is one. What an option has
+    from the default is not chosen anew."""
+    chosen, treedef = jtu.tree_flatten(default)
+    base = list(chosen)
+    for pred, option in options:
+        leaves = treedef.flatten_up_to(option)
+        chosen = [
+            old if new is start else jnp.where(pred, new, old)
+            for old, new, start in zip(chosen, leaves, base, strict=True)
+        ]
+    return jtu.tree_unflatten(treedef, chosen)
+
+
+def first(result, new, happened):
+    """`new` where it happened and nothing had gone wrong before."""
+    return choose(happened & (result == RESULTS.successful), new, result)

@@ -182,8 +182,7 @@ class LandingLoop(AbstractLoop):
             (o.aim, self.aimed(start, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
             (o.give_up, dataclasses.replace(start, guard_dt=a.dt / 2)),
-            (land & happens, self.landed(judged, s, a)),
-            (o.fire & happens, judged),
+            (happens, select(judged, (land, self.landed(judged, s, a)))),
             (event & ~happens, self.refused(start, judged)),
         )
         new = self.ended(new, o.accept & (a.t1 >= self.t1) & ~self.due(new))
@@ -280,11 +279,7 @@ class LandingLoop(AbstractLoop):
         happens = event & (result == RESULTS.successful)
         x, mode = cond_any(
             happens,
-            lambda: where(
-                happens,
-                self.system.jump(t, x, s.mode, jnp.where(happens, guard, 0)),
-                (x, s.mode),
-            ),
+            lambda: self.system.jump(t, x, s.mode, jnp.where(happens, guard, 0)),
             lambda: (x, s.mode),
         )
         new = dataclasses.replace(

@@ -1,15 +1,19 @@
 """The rules of the code base that neither Python nor equinox enforces."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import equinox as eqx
 import hybridjax
 import pytest
+
+from .line_links import DOCS, mended
 
 
 _modules = [hybridjax] + [
@@ -149,3 +153,87 @@ jax.config.update("jax_num_cpu_devices", 3)
         check=False,
     )
     assert run.returncode == 0, run.stdout
+
+
+#
+# Rooms
+#
+
+# By house, from the bottom up: a file may import what is in its own room and in those
+# before it.
+_ROOMS = {
+    "hybridjax": (
+        *("_jax", "_systems", "_events", "_steps", "_loop", "_derivatives"),
+        *("_solution", ""),
+    ),
+    "hybridjax.mechanics": ("_dynamics", "_contacts", ""),
+    "hybridjax.models": ("_fields", "_balls", "_bodies", "_legged", "_mechanisms", ""),
+}
+# What else they may import.
+_BELOW = {
+    "hybridjax": (),
+    "hybridjax.mechanics": ("hybridjax._jax", "hybridjax._systems"),
+    "hybridjax.models": ("hybridjax._systems", "hybridjax.mechanics"),
+}
+
+
+def _place(module: str) -> tuple[str, str]:
+    """The house and the room of a module; its room is "" above all others."""
+    house = max((h for h in _ROOMS if f"{module}.".startswith(f"{h}.")), key=len)
+    room = module.removeprefix(house).strip(".").partition(".")[0]
+    return house, room if room in _ROOMS[house] else ""
+
+
+def _imports(source: str, package: str):
+    """What a file of a package imports from hybridjax: modules, and names."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            base = package.split(".")[: len(package.split(".")) - node.level + 1]
+            module = ".".join([*base, *filter(None, [node.module])])
+            yield module, [alias.name for alias in node.names]
+
+
+def _wrong_imports(module: str, package: str, source: str) -> list[str]:
+    house, room = _place(module)
+    rooms, faults = _ROOMS[house], []
+    for target, names in _imports(source, package):
+        faults += [f"{target}.{name} is private" for name in names if name[0] == "_"]
+        to_house, to_room = _place(target)
+        if to_house == house:
+            allowed = rooms.index(to_room) <= rooms.index(room)
+        else:
+            below = _BELOW[house]
+            allowed = any(f"{target}.".startswith(f"{b}.") for b in below)
+        if not allowed:
+            faults.append(f"{target} is above {module}")
+    return faults
+
+
+def test_wrong_imports_are_found():
+    find = lambda source: _wrong_imports(
+        "hybridjax._loop.run", "hybridjax._loop", source
+    )
+    assert find("from .tape import Row\nfrom .._jax.tie import tie") == []
+    assert find("from .tape import _row") == ["hybridjax._loop.tape._row is private"]
+    above = "hybridjax._derivatives.push is above hybridjax._loop.run"
+    assert find("def f():\n    from .._derivatives.push import Push") == [above]
+    assert find("from ..models import BouncingBall") == [
+        "hybridjax.models is above hybridjax._loop.run"
+    ]
+
+
+@pytest.mark.parametrize("module", _modules, ids=lambda module: module.__name__)
+def test_rooms(module):
+    path = Path(inspect.getfile(module))
+    package = module.__spec__.parent
+    if module is hybridjax:
+        return  # It exports the public names of all.
+    assert _wrong_imports(module.__name__, package, path.read_text()) == []
+    if path.name == "__init__.py":
+        assert module.__doc__ is not None
+
+
+def test_links_to_lines():
+    for page in DOCS.glob("*.md"):
+        message = f"Run `python -m tests.line_links`: links of {page.name} are old."
+        assert mended(page) == page.read_text(), message

@@ -1,7 +1,7 @@
 """The simulation as a differentiable function: from inputs to a tape.
 
-The loop of `_loop.py` computes the tape; its derivative replays the tape
-(`_replay.py`). The states on the tape are then differentiable, and whatever is made of
+The loop of `_loop/run.py` computes the tape; its derivative replays the tape
+(`replay.py`). The states on the tape are then differentiable, and whatever is made of
 them (saved values, event times) is plain JAX.
 """
 

@@ -2,28 +2,23 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from .._jax.gate import gate
-from .._jax.tracing import is_traced, stop_gradient
+from .._jax.tracing import is_traced
 from .._systems.parameter import in_dtype, parameter
-from .._systems.stabilization import stabilization
-from .._systems.system import AbstractSelfStartingSystem, UNWATCHED
-from ._contacts.complementarity import (
-    Active,
-    contact_forces,
-    find_active,
-    force_size,
-    posedness,
-)
+from .._systems.system import AbstractSelfStartingSystem
+from ._contacts.complementarity import contact_forces
 from ._contacts.contact_mode import ContactMode
+from ._contacts.forces import active_in, forces_of, stabilized
+from ._contacts.guards import watched_values
+from ._contacts.kinematics import point
 from ._contacts.start_contacts import FAULTS, start_contacts
+from ._contacts.transitions import transition
 from ._dynamics.dot import dot
 from ._dynamics.formulation import AbstractFormulation, IndexOne
+from ._dynamics.lagrangian import LagrangianTerms
 from ._dynamics.multibody import Multibody
 from ._dynamics.shapes import check_shapes
 
@@ -206,7 +201,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             `None`.
         - `kwargs`: any other argument of [`hybridjax.mechanics.MechanicalSystem`][].
         """
-        terms = _Lagrangian(lagrangian, effort)
+        terms = LagrangianTerms(lagrangian, effort)
         return cls(terms.mass_matrix, terms.effort, gap, n_contacts, **kwargs)
 
     #
@@ -216,93 +211,17 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def flow(self, t, x, mode, args):
         q, v = x
         self = in_dtype(self, q.dtype)
-        p = self.point(t, q, v, args)
-        c = p.c + self._stabilized(p)
-        forces = contact_forces(p.W, c, self.active(mode, q.dtype), self.friction)
+        p = point(self, t, q, v, args)
+        c = p.c + stabilized(self, p)
+        forces = contact_forces(p.W, c, active_in(mode, q.dtype), self.friction)
         acceleration = p.unconstrained + dot(p.response, forces)
         return v, jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
 
     def guards(self, t, x, mode, args):
-        n = self.n_contacts
-        q, v = x
-        self = in_dtype(self, q.dtype)
-        p = self.point(t, q, v, args)
-        active = self.active(mode, q.dtype)
-        forces, moves = self.forces(p, active)
-        # Where exactly a departure ends does not matter, as nothing changes there. So
-        # it is not ended by rounding, where it begins.
-        small = _little(p)
-
-        normal = jnp.where(mode == ContactMode.FREE, p.gap, forces[:n])
-        normal = jnp.where(mode == ContactMode.LIFTING, moves[:n] + small, normal)
-        normal = jnp.where(mode == ContactMode.RISING, p.velocity[:n], normal)
-        turns = jnp.where(
-            self.apex & (mode == ContactMode.FREE), -p.velocity[:n], UNWATCHED
-        )
-        if self.tangents is None:
-            return jnp.concatenate([normal, turns]) if self.apex else normal
-
-        watched = active.closed & ~self.slick
-        # A contact without a tangential force lifts off, where its cone shrinks to
-        # nothing; it does not slip in the same instant.
-        rounding = jnp.finfo(q.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
-
-        def tangent(sign, slides, slipping):
-            cone = self.static_friction * forces[:n] - sign * forces[n:]
-            cone = cone + stop_gradient(rounding)
-            g = jnp.where(active.stick, cone, UNWATCHED)
-            g = jnp.where(mode == slides, sign * p.velocity[n:], g)
-            g = jnp.where(mode == slipping, sign * moves[n:] + small, g)
-            return jnp.where(watched, g, UNWATCHED)
-
-        forward = tangent(1, ContactMode.FORWARD, ContactMode.SLIPPING_FORWARD)
-        backward = tangent(-1, ContactMode.BACKWARD, ContactMode.SLIPPING_BACKWARD)
-        solvable = posedness(p.W, active, self.friction)
-        solvable = jnp.where(watched & ~active.stick, solvable, UNWATCHED)
-        forward = jnp.where(active.closed, forward, turns)
-        return jnp.concatenate([normal, forward, backward, solvable])
+        return watched_values(in_dtype(self, x[0].dtype), t, x, mode, args)
 
     def jump(self, t, x, mode, event, args):
-        n = self.n_contacts
-        q, v = x
-        self = in_dtype(self, q.dtype)
-        here = jnp.arange(n) == event % n
-        kind, before = event // n, mode[event % n]
-        tangential = (kind == 1) | (kind == 2)
-        touches = (kind == 0) & (before == ContactMode.FREE)
-        lifts = (kind == 0) & _is_closed(before)
-        slips = tangential & (before == ContactMode.STICKING)
-        slides = (before == ContactMode.FORWARD) | (before == ContactMode.BACKWARD)
-        stops = tangential & slides
-        fails = (kind == 3) & _is_closed(before)
-
-        q, v, impact, unsolved = self._impact(t, q, v, mode, here & touches, args)
-
-        active = self.active(mode, q.dtype)
-        # The force on a contact has left its cone on the side to which it pushes, and
-        # the contact slides to the other.
-        away = jnp.where(kind == 1, -1, 1).astype(q.dtype)
-        guess = Active(
-            closed=active.closed & ~(here & lifts),
-            stick=active.stick & ~(here & slips),
-            direction=jnp.where(here & slips, away, active.direction),
-        )
-        guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), impact, guess)
-        departing = mode >= ContactMode.SLIPPING_FORWARD
-        resting = guess.stick | (departing & ~touches) | (here & stops)
-        settled, lost = self.settle(
-            t, q, v, mode, guess, resting, here & slips, touches, args
-        )
-        settled = jnp.where(here & lifts, int(ContactMode.LIFTING), settled)
-
-        # The end of a departure, or an apex, changes only what is watched.
-        up = ContactMode.RISING if self.apex else ContactMode.FREE
-        successor = jnp.asarray(_successors(int(up)), mode.dtype)[before]
-        watch_on = jnp.where(here, successor, mode)
-        mode = jnp.where(touches | lifts | slips | stops, settled, watch_on)
-        lost = (touches & (unsolved | lost)) | ((lifts | slips | stops) & lost)
-        lost = lost | (here & fails)
-        return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)
+        return transition(in_dtype(self, x[0].dtype), t, x, mode, event, args)
 
     def contact_forces(self, t, x, mode, args=None) -> tuple[Array, Array]:
         r"""The contact forces: normal and tangential, each of shape `(n_contacts,)`.
@@ -313,7 +232,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         """
         q, v = x
         self = in_dtype(self, q.dtype)
-        forces, _ = self.forces(self.point(t, q, v, args), self.active(mode, q.dtype))
+        p = point(self, t, q, v, args)
+        forces, _ = forces_of(self, p, active_in(mode, q.dtype))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         return forces[:n], tangential.astype(q.dtype)
@@ -324,10 +244,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         """
         q, v = x
         self = in_dtype(self, q.dtype)
-        p = self.point(t, q, v, args)
-        forces, _ = self.forces(p, self.active(mode, q.dtype))
-        _, multipliers = self.body.solve(t, q, v, args, p.jacobian.T)
-        return (multipliers[:, 0] + dot(multipliers[:, 1:], forces)).astype(q.dtype)
+        p = point(self, t, q, v, args)
+        forces, _ = forces_of(self, p, active_in(mode, q.dtype))
+        free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
+        return (free + dot(by_contacts, forces)).astype(q.dtype)
 
     #
     # Names, and the start
@@ -399,223 +319,12 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             self.mass_matrix, self.effort, self.constraints, self.formulation
         )
 
-    @property
-    def slick(self) -> Bool[Array, " n_contacts"]:
-        """Contacts without friction: their sliding has no direction."""
-        if self.tangents is None:
-            return jnp.ones((self.n_contacts,), bool)
-        return (self.friction == 0) & (self.static_friction == 0)
-
-    def point(self, t, q, v, args) -> "_Point":
-        """What the contacts look like in a state, whatever their mode."""
-
-        def rows(q):
-            a, pull = jax.vjp(lambda q: self.gap(q, args), q)
-            (normals,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
-            if self.tangents is None:
-                return normals, a
-            return jnp.concatenate([normals, self.tangents(q, args)]), a
-
-        jacobian, turning, a = jax.jvp(rows, (q,), (v,), has_aux=True)
-        rate, bias = dot(jacobian, v), dot(turning, v)
-        if self.surface is not None:
-            n, one = self.n_contacts, jnp.ones_like(t)
-            surface = lambda t: self.surface(t, args)  # pyright: ignore
-            along = lambda t: jax.jvp(surface, (t,), (one,))
-            (s, s_rate), (_, s_bias) = jax.jvp(along, (t,), (one,))
-            a = a - s
-            rate, bias = rate.at[:n].add(-s_rate), bias.at[:n].add(-s_bias)
-        solved, _ = self.body.solve(t, q, v, args, jacobian.T)
-        unconstrained, response = solved[:, 0], solved[:, 1:]
-        spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))
-        point = _Point(
-            gap=a,
-            velocity=rate,
-            jacobian=jacobian,
-            unconstrained=unconstrained,
-            response=response,
-            W=dot(jacobian, response),
-            c=dot(jacobian, unconstrained) + bias,
-            length=jnp.max(jnp.abs(a)) + spread(q),
-            speed=jnp.max(jnp.abs(rate)) + spread(v),
-            size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
-        )
-        return in_dtype(point, q.dtype)
-
-    def active(self, mode, dtype) -> Active:
-        back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
-        direction = jnp.where(back, -1, 1).astype(dtype)
-        return Active(_is_closed(mode), mode == ContactMode.STICKING, direction)
-
-    def _stabilized(self, p: "_Point"):
-        n, rate = self.n_contacts, self.stabilization
-        normal = 2 * rate * p.velocity[:n] + rate**2 * p.gap
-        return stabilization(jnp.concatenate([normal, rate * p.velocity[n:]]))
-
-    def forces(self, p: "_Point", active: Active):
-        """The forces, and the accelerations of all gaps and slips."""
-        forces = contact_forces(p.W, p.c + self._stabilized(p), active, self.friction)
-        return forces, p.c + dot(p.W, forces)
-
-    def _impact(self, t, q, v, mode, hit, args):
-        """The state after an impact of the contacts `hit`, which contacts are closed
-        after it, and those for which there is no solution. (69)"""
-        n = self.n_contacts
-        p = self.point(t, q, v, args)
-        approach = p.velocity[:n]
-        others = hit.any() & self._together(p, mode, hit)
-        hit = hit | others
-        e = self.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
-        c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
-        closed = _is_closed(mode) | hit
-        can_stick = closed & ~self.slick
-        guess = Active(closed, can_stick, _sign(p.velocity[n:], closed))
-        active, unsolved = find_active(
-            p.W,
-            c,
-            p.speed,
-            guess,
-            can_stick,
-            ~closed,
-            self.friction,
-            self.static_friction,
-            exact=0.45,  # Velocities have the errors of the solver.
-        )
-        impulses = contact_forces(p.W, c, active, self.friction)
-        v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
-        bounces = hit & (e * -approach > 0)
-        active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
-        # Those that touch down with it are only near their surfaces, or are there now,
-        # but not in a nearby motion.
-        q = jnp.where(others.any(), q + self.closing(p, active), q)
-        return q, v, active, unsolved
-
-    def closing(self, p: "_Point", active: Active) -> Float[Array, " d"]:
-        """What is to be added to `q` to close the gaps of closed contacts."""
-        slick = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
-        return self._cancelling(p, p.velocity.at[: self.n_contacts].set(p.gap), slick)
-
-    def stopping(self, p: "_Point", active: Active) -> Float[Array, " d"]:
-        """What is to be added to `v` to stop closed and sticking contacts."""
-        return self._cancelling(p, p.velocity, active)
-
-    def _cancelling(self, p: "_Point", rows, active: Active):
-        push = contact_forces(p.W, rows, active, jnp.zeros_like(self.friction))
-        return dot(p.response, push)
-
-    def _together(self, p: "_Point", mode, hit) -> Bool[Array, " n_contacts"]:
-        """Contacts that touch down in the same instant as `hit`, if they are redundant.
-
-        Others touch down one after the other, in an order on which the outcome may
-        depend. The four feet of a rigid table would take turns forever.
-        """
-        n = self.n_contacts
-        near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
-        lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
-        lands = (lands & (p.velocity[:n] < 0)) | hit
-        touches = lands | _is_closed(mode)
-        scale = jnp.sqrt(jnp.diagonal(p.W)[:n])
-        cosines = p.W[:n, :n] / jnp.outer(scale, scale)
-        both = jnp.outer(touches, touches)
-        cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(n, dtype=p.c.dtype)))
-        sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
-        independent = jnp.min(sines) > jnp.finfo(p.c.dtype).eps ** 0.25  # or NaN
-        return lands & ~independent
-
-    def settle(self, t, q, v, mode, guess: Active, resting, known, impact, args):
-        """The modes of contacts that are closed in `guess`, by their forces, and those
-        for which there is no solution."""
-        # Nothing of it is differentiated: the modes are discrete.
-        system, t, q, v, args = stop_gradient((self, t, q, v, args))
-        n = self.n_contacts
-        p = system.point(t, q, v, args)
-        resting = (resting | self._still(p)) & guess.closed & ~self.slick & ~known
-        departing = (mode >= ContactMode.SLIPPING_FORWARD) & ~impact
-        stick = (guess.stick | (resting & ~departing)) & ~self.slick & ~known
-        guess = Active(guess.closed, stick, guess.direction)
-        active, lost = find_active(
-            p.W,
-            p.c,
-            p.size,
-            guess,
-            resting,
-            known,
-            self.friction,
-            self.static_friction,
-            exact=0.6,
-        )
-        _, moves = self.forces(p, active)
-        forward, backward = (
-            jnp.where(resting | known, int(slipping), int(sliding))
-            for slipping, sliding in (
-                (ContactMode.SLIPPING_FORWARD, ContactMode.FORWARD),
-                (ContactMode.SLIPPING_BACKWARD, ContactMode.BACKWARD),
-            )
-        )
-        slides = jnp.where(active.direction > 0, forward, backward)
-        slides = jnp.where(self.slick, int(ContactMode.FORWARD), slides)
-        closed = jnp.where(active.stick, int(ContactMode.STICKING), slides)
-        # Free ones: after an impact each has a velocity; otherwise nothing has changed,
-        # but a departure may have ended with a jump of the forces.
-        up = ContactMode.RISING if self.apex else ContactMode.FREE
-        rising = jnp.where(p.velocity[:n] > 0, int(up), int(ContactMode.FREE))
-        stays = (mode != ContactMode.LIFTING) | (moves[:n] + _little(p) > 0)
-        free = jnp.where(impact | ~stays, rising, mode)
-        released = guess.closed & ~active.closed
-        free = jnp.where(released, int(ContactMode.LIFTING), free)
-        return jnp.where(active.closed, closed, free).astype(mode.dtype), lost
-
-    def _still(self, p: "_Point"):
-        """Contacts whose tangential velocity is zero up to errors: those of a rigid
-        body stop together."""
-        n = self.n_contacts
-        if self.tangents is None:
-            return jnp.ones((n,), bool)
-        stopping_time = (
-            10 * jnp.sqrt(jnp.finfo(p.c.dtype).eps) / (1 + self.stabilization)
-        )
-        return jnp.abs(p.velocity[n:]) <= stopping_time * p.size
-
-
-class _Point(eqx.Module):
-    """Kinematics and dynamics of all contacts: normal rows, then tangential ones."""
-
-    gap: Float[Array, " n"]
-    velocity: Float[Array, " rows"]
-    jacobian: Float[Array, "rows d"]
-    unconstrained: Float[Array, " d"]  # the acceleration without contact
-    response: Float[Array, "d rows"]  # of it to contact forces: M^-1 J^T
-    W: Float[Array, "rows rows"]
-    c: Float[Array, " rows"]  # accelerations of gaps and slips without contact
-    # Of what gaps, velocities and accelerations are the sums of: in relation to it,
-    # what cancels is rounding.
-    length: Float[Array, ""]
-    speed: Float[Array, ""]
-    size: Float[Array, ""]
-
 
 class _Constant(eqx.Module):
     value: Float[Array, " n"]
 
     def __call__(self, q, v, args):
         return self.value
-
-
-class _Lagrangian(eqx.Module):
-    lagrangian: Callable
-    forces: Callable | None
-
-    def mass_matrix(self, q, args):
-        momentum = jax.grad(lambda v: self.lagrangian(q, v, args))
-        return jax.jacfwd(momentum)(jnp.zeros_like(q))
-
-    def effort(self, t, q, v, args):
-        zero = jnp.zeros_like(q)
-        drift = lambda q: jax.grad(lambda v: self.lagrangian(q, v, args))(zero)
-        _, transport = jax.jvp(drift, (q,), (v,))
-        force = jax.grad(lambda q: self.lagrangian(q, zero, args) + drift(q) @ v)(q)
-        force = force - transport
-        return force if self.forces is None else force + self.forces(t, q, v, args)
 
 
 def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
@@ -626,34 +335,6 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
             f"contacts, but it has shape {array.shape}."
         )
     return jnp.broadcast_to(array, (n,))
-
-
-def _little(p: _Point):
-    """An acceleration that is zero, up to errors."""
-    return jnp.finfo(p.c.dtype).eps ** 0.6 * (jnp.finfo(p.c.dtype).tiny + p.size)
-
-
-def _is_closed(mode):
-    slides = (mode == ContactMode.FORWARD) | (mode == ContactMode.BACKWARD)
-    slides = slides | (mode >= ContactMode.SLIPPING_FORWARD)
-    return (mode == ContactMode.STICKING) | slides
-
-
-def _sign(velocity, like):
-    if velocity.shape[0] == 0:
-        return jnp.ones(like.shape, velocity.dtype)
-    return jnp.where(velocity < 0, -1, 1).astype(velocity.dtype)
-
-
-def _successors(up: int) -> list[int]:
-    """By mode: what follows when a guard fires that changes only what is watched."""
-    successors = list(range(8))
-    successors[ContactMode.FREE] = int(ContactMode.RISING)
-    successors[ContactMode.LIFTING] = up
-    successors[ContactMode.RISING] = int(ContactMode.FREE)
-    successors[ContactMode.SLIPPING_FORWARD] = int(ContactMode.FORWARD)
-    successors[ContactMode.SLIPPING_BACKWARD] = int(ContactMode.BACKWARD)
-    return successors
 
 
 _EXPLANATIONS = {

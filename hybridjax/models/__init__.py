@@ -1,3 +1,5 @@
+"""Ready-made systems, by field: balls, bodies, legs, mechanisms, vector fields."""
+
 from ._balls.ball_on_paddle import BallOnPaddle as BallOnPaddle
 from ._balls.ball_on_slope import ball_on_slope as ball_on_slope
 from ._balls.balls import Balls as Balls

@@ -7,6 +7,10 @@ from jaxtyping import Array, Int
 from ..._jax.deferred import deferred
 from .complementarity import Active, force_size, ill_posed
 from .contact_mode import ContactMode
+from .forces import active_in, forces_of
+from .impact import closing, stopping
+from .kinematics import point, slick
+from .settling import settle
 
 
 # What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`.
@@ -41,7 +45,7 @@ def start_contacts(
 def _start_contacts(system, t, x, mode, args):
     q, v = x
     n = system.n_contacts
-    p = system.point(t, q, v, args)
+    p = point(system, t, q, v, args)
     tol = jnp.finfo(q.dtype).eps ** 0.375
     length, speed = (1 + jnp.max(jnp.abs(a)) for a in (q, v))
     normal = p.velocity[:n]
@@ -58,19 +62,19 @@ def _start_contacts(system, t, x, mode, args):
         free = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
         if system.apex:
             free = jnp.where(normal > 0, int(ContactMode.RISING), free)
-        mode, lost = system.settle(
-            t, q, v, free, guess, stick, none, jnp.asarray(False), args
+        mode, lost = settle(
+            system, t, q, v, free, guess, stick, none, jnp.asarray(False), args
         )
-        active = system.active(mode, q.dtype)
+        active = active_in(mode, q.dtype)
         faults = [lost, below, none, none, none, none, none]
     else:
-        active = system.active(mode, q.dtype)
-        forces, _ = system.forces(p, active)
+        active = active_in(mode, q.dtype)
+        forces, _ = forces_of(system, p, active)
         small = tol * force_size(p.W, p.size, forces)
         wrong = jnp.where(active.stick, jnp.abs(slip), -active.direction * slip)
         tangential = forces[n:] if system.tangents is not None else none
         cone = system.static_friction * forces[:n] + small
-        slides = active.closed & ~system.slick
+        slides = active.closed & ~slick(system)
         lost = none
         if system.tangents is not None:
             lost = ill_posed(p.W, active, system.friction)
@@ -85,6 +89,6 @@ def _start_contacts(system, t, x, mode, args):
         ]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
-    q = q + jnp.where(sound, system.closing(p, active), 0)
-    v = v + jnp.where(sound, system.stopping(p, active), 0)
+    q = q + jnp.where(sound, closing(system, p, active), 0)
+    v = v + jnp.where(sound, stopping(system, p, active), 0)
     return (q, v), mode, first

@@ -1,0 +1,1 @@
+"""Piecewise smooth vector fields. May import `_systems`."""

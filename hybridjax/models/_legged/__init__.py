@@ -1,0 +1,1 @@
+"""What has legs. May import what `_bodies` may, and `_bodies`."""

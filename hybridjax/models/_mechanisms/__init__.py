@@ -1,0 +1,1 @@
+"""Mechanisms with bilateral constraints. May import all other models."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from .helpers import bouncing_ball, same_rounding
+from ..helpers import bouncing_ball, same_rounding
 
 
 #

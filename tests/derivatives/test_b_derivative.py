@@ -1,6 +1,6 @@
 """`hj.b_derivative`: the derivative at a corner, as an object.
 
-References: `tests/council.py`, which is NumPy after Council et al.; for systems with
+References: `council.py`, which is NumPy after Council et al.; for systems with
 resets, compositions of `hj.saltation_matrix`, which has tests of its own.
 """
 

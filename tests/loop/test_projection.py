@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hybridjax import models
 
-from .helpers import both_jacobians, error, value_and_jacobian
+from ..helpers import both_jacobians, error, value_and_jacobian
 
 
 _tight = dfx.PIDController(rtol=1e-11, atol=1e-11)

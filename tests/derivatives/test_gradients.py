@@ -17,7 +17,7 @@ from hybridjax import models
 from jaxtyping import Array
 from scipy.integrate import DOP853
 
-from .helpers import error
+from ..helpers import error
 
 
 _STEP = 1e-40

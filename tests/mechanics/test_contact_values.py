@@ -11,7 +11,7 @@ from hybridjax.mechanics import ContactMode, MechanicalSystem
 from hybridjax.models._bodies.planar_body import PlanarBody
 from scipy.integrate import quad, solve_ivp
 
-from .helpers import error
+from ..helpers import error
 
 
 _tight = dfx.PIDController(rtol=1e-11, atol=1e-11)

@@ -9,7 +9,7 @@ import pytest
 from hybridjax import models
 from hybridjax.mechanics import Multibody
 
-from .helpers import both_jacobians, error, value_and_jacobian
+from ..helpers import both_jacobians, error, value_and_jacobian
 
 
 _tight = dfx.PIDController(rtol=1e-11, atol=1e-11)

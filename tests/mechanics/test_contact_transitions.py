@@ -15,7 +15,7 @@ import pytest
 from hybridjax import models
 from hybridjax.mechanics import ContactMode
 
-from .helpers import error
+from ..helpers import error
 
 
 _posture = jnp.array([0.1, 0.0, 0.15, 0.7, -0.5])

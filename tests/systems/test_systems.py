@@ -12,7 +12,7 @@ import scipy.integrate
 from hybridjax.models import BouncingBall, spring_hopper
 from jax.flatten_util import ravel_pytree
 
-from .helpers import (
+from ..helpers import (
     ball_outcome,
     both_jacobians,
     bounce_times,

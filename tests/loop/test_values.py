@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hybridjax.models import BallOnPaddle, BouncingBall
 
-from .helpers import bounce_times, bouncing_ball, first_root
+from ..helpers import bounce_times, bouncing_ball, first_root
 
 
 _controller = dfx.PIDController(rtol=1e-10, atol=1e-10)

@@ -15,7 +15,7 @@ import pytest
 from hybridjax import models
 from hybridjax.mechanics import IndexOne, Penalty
 
-from .helpers import both_jacobians, error
+from ..helpers import both_jacobians, error
 
 
 _controller = dfx.PIDController(rtol=1e-10, atol=1e-10)

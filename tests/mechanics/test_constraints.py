@@ -20,7 +20,7 @@ from hybridjax.mechanics import (
 )
 from scipy.integrate import solve_ivp
 
-from .helpers import both_jacobians, error, value_and_jacobian
+from ..helpers import both_jacobians, error, value_and_jacobian
 
 
 def _control(tol):

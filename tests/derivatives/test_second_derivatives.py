@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hybridjax import models
 
-from .helpers import error
+from ..helpers import error
 
 
 # Errors of the solver are far below those that are tested for.

@@ -1,0 +1,90 @@
+"""Impacts: contacts that touch down."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..._jax.gate import gate
+from ..._jax.tracing import stop_gradient
+from .._dynamics.dot import dot
+from .complementarity import Active, contact_forces, find_active
+from .contact_mode import ContactMode
+from .forces import is_closed
+from .kinematics import Point, point, slick
+
+
+def impact(system, t, q, v, mode, hit, args):
+    """The state after an impact of the contacts `hit`, which contacts are closed
+    after it, and those for which there is no solution. (69)"""
+    n = system.n_contacts
+    p = point(system, t, q, v, args)
+    approach = p.velocity[:n]
+    others = hit.any() & _together(p, mode, hit)
+    hit = hit | others
+    e = system.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
+    c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
+    closed = is_closed(mode) | hit
+    can_stick = closed & ~slick(system)
+    guess = Active(closed, can_stick, _sign(p.velocity[n:], closed))
+    active, unsolved = find_active(
+        p.W,
+        c,
+        p.speed,
+        guess,
+        can_stick,
+        ~closed,
+        system.friction,
+        system.static_friction,
+        exact=0.45,  # Velocities have the errors of the solver.
+    )
+    impulses = contact_forces(p.W, c, active, system.friction)
+    v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
+    bounces = hit & (e * -approach > 0)
+    active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
+    # Those that touch down with it are only near their surfaces, or are there now,
+    # but not in a nearby motion.
+    q = jnp.where(others.any(), q + closing(system, p, active), q)
+    return q, v, active, unsolved
+
+
+def closing(system, p: Point, active: Active) -> Float[Array, " d"]:
+    """What is to be added to `q` to close the gaps of closed contacts."""
+    normal = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
+    rows = p.velocity.at[: system.n_contacts].set(p.gap)
+    return _cancelling(system, p, rows, normal)
+
+
+def stopping(system, p: Point, active: Active) -> Float[Array, " d"]:
+    """What is to be added to `v` to stop closed and sticking contacts."""
+    return _cancelling(system, p, p.velocity, active)
+
+
+def _cancelling(system, p: Point, rows, active: Active):
+    push = contact_forces(p.W, rows, active, jnp.zeros_like(system.friction))
+    return dot(p.response, push)
+
+
+def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
+    """Contacts that touch down in the same instant as `hit`, if they are redundant.
+
+    Others touch down one after the other, in an order on which the outcome may
+    depend. The four feet of a rigid table would take turns forever.
+    """
+    n = hit.shape[0]
+    near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
+    lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
+    lands = (lands & (p.velocity[:n] < 0)) | hit
+    touches = lands | is_closed(mode)
+    scale = jnp.sqrt(jnp.diagonal(p.W)[:n])
+    cosines = p.W[:n, :n] / jnp.outer(scale, scale)
+    both = jnp.outer(touches, touches)
+    cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(n, dtype=p.c.dtype)))
+    sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
+    independent = jnp.min(sines) > jnp.finfo(p.c.dtype).eps ** 0.25  # or NaN
+    return lands & ~independent
+
+
+def _sign(velocity, like):
+    if velocity.shape[0] == 0:
+        return jnp.ones(like.shape, velocity.dtype)
+    return jnp.where(velocity < 0, -1, 1).astype(velocity.dtype)

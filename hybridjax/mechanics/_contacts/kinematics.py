@@ -1,0 +1,88 @@
+"""What the contacts look like in a state, whatever their mode."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ..._systems.parameter import in_dtype
+from .._dynamics.dot import dot
+
+
+class Point(eqx.Module):
+    """Kinematics and dynamics of all contacts: normal rows, then tangential ones."""
+
+    gap: Float[Array, " n"]
+    velocity: Float[Array, " rows"]
+    jacobian: Float[Array, "rows d"]
+    multipliers: Float[Array, "m columns"]  # without contact, then by contact forces
+    unconstrained: Float[Array, " d"]  # the acceleration without contact
+    response: Float[Array, "d rows"]  # of it to contact forces: M^-1 J^T
+    W: Float[Array, "rows rows"]
+    c: Float[Array, " rows"]  # accelerations of gaps and slips without contact
+    # Of what gaps, velocities and accelerations are the sums of: in relation to it,
+    # what cancels is rounding.
+    length: Float[Array, ""]
+    speed: Float[Array, ""]
+    size: Float[Array, ""]
+
+
+def point(system, t, q, v, args) -> Point:
+    """What the contacts look like in a state, whatever their mode."""
+
+    def rows(q):
+        a, pull = jax.vjp(lambda q: system.gap(q, args), q)
+        (normals,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
+        if system.tangents is None:
+            return normals, a
+        return jnp.concatenate([normals, system.tangents(q, args)]), a
+
+    jacobian, turning, a = jax.jvp(rows, (q,), (v,), has_aux=True)
+    rate, bias = dot(jacobian, v), dot(turning, v)
+    if system.surface is not None:
+        n, one = system.n_contacts, jnp.ones_like(t)
+        surface = lambda t: system.surface(t, args)  # pyright: ignore
+        along = lambda t: jax.jvp(surface, (t,), (one,))
+        (s, s_rate), (_, s_bias) = jax.jvp(along, (t,), (one,))
+        a = a - s
+        rate, bias = rate.at[:n].add(-s_rate), bias.at[:n].add(-s_bias)
+    solved, multipliers = system.body.solve(t, q, v, args, jacobian.T)
+    unconstrained, response = solved[:, 0], solved[:, 1:]
+    spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))
+    point = Point(
+        gap=a,
+        velocity=rate,
+        jacobian=jacobian,
+        multipliers=multipliers,
+        unconstrained=unconstrained,
+        response=response,
+        W=dot(jacobian, response),
+        c=dot(jacobian, unconstrained) + bias,
+        length=jnp.max(jnp.abs(a)) + spread(q),
+        speed=jnp.max(jnp.abs(rate)) + spread(v),
+        size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
+    )
+    return in_dtype(point, q.dtype)
+
+
+def still(system, p: Point):
+    """Contacts whose tangential velocity is zero up to errors: those of a rigid
+    body stop together."""
+    n = system.n_contacts
+    if system.tangents is None:
+        return jnp.ones((n,), bool)
+    stopping_time = 10 * jnp.sqrt(jnp.finfo(p.c.dtype).eps) / (1 + system.stabilization)
+    return jnp.abs(p.velocity[n:]) <= stopping_time * p.size
+
+
+def little(p: Point):
+    """An acceleration that is zero, up to errors."""
+    return jnp.finfo(p.c.dtype).eps ** 0.6 * (jnp.finfo(p.c.dtype).tiny + p.size)
+
+
+def slick(system) -> Bool[Array, " n_contacts"]:
+    """Contacts without friction: their sliding has no direction."""
+    if system.tangents is None:
+        return jnp.ones((system.n_contacts,), bool)
+    return (system.friction == 0) & (system.static_friction == 0)

@@ -1,0 +1,53 @@
+"""Which of the closed contacts stay closed, stick or slide, by their forces."""
+
+import jax.numpy as jnp
+
+from ..._jax.tracing import stop_gradient
+from .complementarity import Active, find_active
+from .contact_mode import ContactMode
+from .forces import forces_of
+from .kinematics import little, point, slick, still
+
+
+def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
+    """The modes of contacts that are closed in `guess`, by their forces, and those
+    for which there is no solution."""
+    # Nothing of it is differentiated: the modes are discrete.
+    system, t, q, v, args = stop_gradient((system, t, q, v, args))
+    n = system.n_contacts
+    p = point(system, t, q, v, args)
+    resting = (resting | still(system, p)) & guess.closed & ~slick(system) & ~known
+    departing = (mode >= ContactMode.SLIPPING_FORWARD) & ~impact
+    stick = (guess.stick | (resting & ~departing)) & ~slick(system) & ~known
+    guess = Active(guess.closed, stick, guess.direction)
+    active, lost = find_active(
+        p.W,
+        p.c,
+        p.size,
+        guess,
+        resting,
+        known,
+        system.friction,
+        system.static_friction,
+        exact=0.6,
+    )
+    _, moves = forces_of(system, p, active)
+    forward, backward = (
+        jnp.where(resting | known, int(slipping), int(sliding))
+        for slipping, sliding in (
+            (ContactMode.SLIPPING_FORWARD, ContactMode.FORWARD),
+            (ContactMode.SLIPPING_BACKWARD, ContactMode.BACKWARD),
+        )
+    )
+    slides = jnp.where(active.direction > 0, forward, backward)
+    slides = jnp.where(slick(system), int(ContactMode.FORWARD), slides)
+    closed = jnp.where(active.stick, int(ContactMode.STICKING), slides)
+    # Free ones: after an impact each has a velocity; otherwise nothing has changed,
+    # but a departure may have ended with a jump of the forces.
+    up = ContactMode.RISING if system.apex else ContactMode.FREE
+    rising = jnp.where(p.velocity[:n] > 0, int(up), int(ContactMode.FREE))
+    stays = (mode != ContactMode.LIFTING) | (moves[:n] + little(p) > 0)
+    free = jnp.where(impact | ~stays, rising, mode)
+    released = guess.closed & ~active.closed
+    free = jnp.where(released, int(ContactMode.LIFTING), free)
+    return jnp.where(active.closed, closed, free).astype(mode.dtype), lost

@@ -28,6 +28,7 @@ jax.config.update("jax_enable_x64", True)
 
 import diffrax
 import hybridjax as hj
+from _pictures import save
 from hybridjax.models import linear_table, piecewise_constant, soft_biped
 
 
@@ -176,8 +177,7 @@ def finish(plt, figure, first, path):
     ]
     handles = [plt.Line2D([], [], label=label, **style) for label, style in rows]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
-    figure.savefig(path, dpi=150)
-    print(f"The picture is in {path}.")
+    save(figure, path)
 
 
 def draw_figure_3(plt, results, path):

@@ -29,6 +29,8 @@ jax.config.update("jax_enable_x64", True)
 import diffrax
 import hybridjax as hj
 import optax
+from _pictures import save
+from _robots import draw_robot, film, points, spline
 from hybridjax.mechanics import ContactMode
 from hybridjax.models import planar_biped
 
@@ -54,38 +56,19 @@ first_guess = dict(
 rates = dict(gains=0.05, torques=1.0)
 
 
-def spline(knots, t):
-    """Cubic B-splines."""
-    s = jnp.abs(t / spacing + 1 - jnp.arange(num_knots))
-    near, far = 2 / 3 - s**2 + s**3 / 2, jnp.maximum(2 - s, 0.0) ** 3 / 6
-    return jnp.where(s < 1, near, far) @ knots
-
-
 def torques(t, q, v, params):
     """Of hip and knee of the first leg, then of the second, its mirror image."""
     stiffness, damping = jnp.exp(params["gains"])
     mirror = jnp.array([[1.0], [-1.0]])
     joints = lambda x: (x[3:] - jnp.stack([x[2], x[3], x[2], x[5]])).reshape(2, 2)
-    push = mirror * (spline(params["torques"], t) + stiffness * bent)
+    push = mirror * (spline(params["torques"], t, spacing) + stiffness * bent)
     u = push - stiffness * joints(q) - damping * joints(v)
     return strongest * jnp.tanh(u.reshape(-1) / strongest)
 
 
-def points(q):
-    """Head, hip, and knee and foot of both legs."""
-    down = jnp.stack([jnp.sin(q[..., 2:]), -jnp.cos(q[..., 2:])], axis=-1)
-    hip = q[..., :2]
-    head = hip - lengths[0] * down[..., 0, :]
-    knees = [hip + lengths[1] * down[..., i, :] for i in (1, 3)]
-    ends = [
-        k + lengths[2] * down[..., i, :] for k, i in zip(knees, (2, 4), strict=True)
-    ]
-    return jnp.stack([head, hip, knees[0], ends[0], knees[1], ends[1]], axis=-2)
-
-
 def feet(q):
     """The positions of the feet along the ground."""
-    return points(q)[..., jnp.array([3, 5]), 0]
+    return points(q, lengths)[..., jnp.array([3, 5]), 0]
 
 
 biped = planar_biped(torques, lengths=lengths, friction=friction)
@@ -103,7 +86,7 @@ def excess(t, x, params):
 def land(params):
     """How far the landing is from a good one, the gradient of that, and the landing."""
     q = jnp.stack([0.0, 0.0, 0.0, thigh, shank, -thigh, -shank])
-    q = q.at[1].set(drop - points(q)[3, 1])
+    q = q.at[1].set(drop - points(q, lengths)[3, 1])
 
     def objective(params):
         solution = hj.simulate(
@@ -197,15 +180,6 @@ def report(name, solution):
         print("  The simulation failed.")
 
 
-def draw_robot(axes, path, colour):
-    """The lines of torso and legs."""
-    style = dict(color=colour, linewidth=2, markersize=4)
-    return [axes.plot(*path[part].T, "o-", **style)[0] for part in parts]
-
-
-parts = [0, 1], [1, 2, 3], [1, 4, 5]
-
-
 def scenery(axes, title):
     axes.axhspan(-0.1, 0, color="0.8")
     axes.set(xlim=(-0.7, 0.7), ylim=(-0.1, 1.55), aspect="equal", title=title)
@@ -215,12 +189,11 @@ def scenery(axes, title):
 def draw(losses, runs, folder):
     try:
         import matplotlib.pyplot as plt
-        from matplotlib.animation import PillowWriter
     except ImportError:
         print("\nThere are no pictures, because matplotlib is not installed.")
         return
     names, colours = ("first guess", "after optimisation"), ("tab:blue", "tab:red")
-    paths = [np.asarray(points(solution.xs[0])) for _, solution in runs]
+    paths = [np.asarray(points(solution.xs[0], lengths)) for _, solution in runs]
     ts = np.asarray(runs[0][1].ts)
 
     figure, axes = plt.subplots(2, 2, figsize=(9, 8), layout="constrained")
@@ -248,26 +221,14 @@ def draw(losses, runs, folder):
     axes[1, 0].set(ylabel="|tangential| / normal", ylim=(0, 1.15 * friction))
     axes[1, 1].semilogy(losses, "k")
     axes[1, 1].set(title="loss", xlabel="drop", ylabel="loss (dimensionless)")
-    figure.savefig(folder / "biped_landing.png", dpi=130)
+    save(figure, folder / "biped_landing.png")
 
     figure, both = plt.subplots(1, 2, figsize=(8, 5), layout="constrained")
     robots = []
     for ax, path, name, colour in zip(both, paths, names, colours, strict=True):
         scenery(ax, name)
         robots.append(draw_robot(ax, path[0], colour))
-
-    # Laid out once, not for each frame.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    # Five times slower than in reality; it ends with a pause.
-    writer = PillowWriter(fps=10)
-    with writer.saving(figure, folder / "biped_landing.gif", dpi=70):
-        for i in [*range(0, len(ts), 2), *[len(ts) - 1] * 8]:
-            for lines, path in zip(robots, paths, strict=True):
-                for line, part in zip(lines, parts, strict=True):
-                    line.set_data(*path[i, part].T)
-            writer.grab_frame()
-    print(f"\nbiped_landing.png and biped_landing.gif are in {folder}.")
+    film(figure, robots, paths, folder / "biped_landing.gif")
 
 
 def main(folder):

@@ -28,6 +28,7 @@ jax.config.update("jax_enable_x64", True)
 
 import diffrax
 import hybridjax as hj
+from _pictures import save
 from hybridjax.mechanics import Penalty
 from hybridjax.models import five_bar, five_bar_start
 
@@ -180,9 +181,7 @@ def draw(folder, curves, sensitivities, differences, index_one, penalty):
     for axis in axes[-1]:
         axis.set_xlabel("time (s)")
     figure.tight_layout()
-    path = Path(folder) / "five_bar.png"
-    figure.savefig(path, dpi=110)
-    print(f"saved {path}")
+    save(figure, Path(folder) / "five_bar.png")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ jax.config.update("jax_enable_x64", True)
 import diffrax
 import hybridjax as hj
 import optax
+from _pictures import save
+from _robots import draw_robot, film, points, spline
 from hybridjax.mechanics import ContactMode
 from hybridjax.models import planar_monoped
 
@@ -56,26 +58,15 @@ def ground(x):
     return step_height * jax.nn.sigmoid((x - step_edge) / step_width)
 
 
-def spline(knots, t):
-    """Cubic B-splines."""
-    s = jnp.abs(t / spacing + 1 - jnp.arange(num_knots))
-    near, far = 2 / 3 - s**2 + s**3 / 2, jnp.maximum(2 - s, 0.0) ** 3 / 6
-    return jnp.where(s < 1, near, far) @ knots
-
-
 def torques(t, q, v, knots):
     bend, rate = jnp.diff(q[2:] - crouch), jnp.diff(v[2:])
-    u = spline(knots, t) - stiffness * bend - damping * rate
+    u = spline(knots, t, spacing) - stiffness * bend - damping * rate
     return strongest * jnp.tanh(u / strongest)
 
 
 def joints(q):
     """Where head, hip, knee and foot are."""
-    down = jnp.stack([jnp.sin(q[..., 2:]), -jnp.cos(q[..., 2:])], axis=-1)
-    hip = q[..., :2]
-    knee = hip + lengths[1] * down[..., 1, :]
-    foot = knee + lengths[2] * down[..., 2, :]
-    return jnp.stack([hip - lengths[0] * down[..., 0, :], hip, knee, foot], axis=-2)
+    return points(q, lengths)
 
 
 hopper = planar_monoped(torques, ground, lengths=lengths)
@@ -166,11 +157,6 @@ def report(name, solution):
         print(f"  {float(log.t[i]):.4f} s  at x = {x:6.3f} m: {mode.name}")
 
 
-def draw_robot(axes, points, colour, alpha=1.0):
-    style = dict(color=colour, alpha=alpha, linewidth=2, markersize=4)
-    return axes.plot(*points.T, "o-", **style)[0]
-
-
 def scenery(axes):
     x = np.linspace(-0.4, 0.7, 500)
     axes.fill_between(x, np.asarray(ground(x)), -0.1, color="0.8")
@@ -181,7 +167,6 @@ def scenery(axes):
 def draw(knots, losses, before, after, folder):
     try:
         import matplotlib.pyplot as plt
-        from matplotlib.animation import PillowWriter
     except ImportError:
         print("\nThere are no pictures, because matplotlib is not installed.")
         return
@@ -193,7 +178,7 @@ def draw(knots, losses, before, after, folder):
     ):
         scenery(ax)
         for i, k in enumerate(np.linspace(0, len(path) - 1, 6).round().astype(int)):
-            draw_robot(ax, path[k], colour, 0.25 + 0.15 * i)
+            draw_robot(ax, path[k], colour, alpha=0.25 + 0.15 * i)
         ax.plot(*path[:, 3].T, ":", color="k", linewidth=1, label="path of the foot")
         ax.set_title(f"{name}, 0 to {t1} s")
         ax.legend(loc="upper left", frameon=False)
@@ -215,28 +200,17 @@ def draw(knots, losses, before, after, folder):
             axes[1, 1].plot(ts, u[:, j], style, color=colour, label=label)
     axes[1, 1].set(xlabel="time (s)", ylabel="torque (N m)", title="torques")
     axes[1, 1].legend(frameon=False)
-    figure.savefig(folder / "hopper_jump.png", dpi=130)
+    save(figure, folder / "hopper_jump.png")
 
     figure, both = plt.subplots(1, 2, figsize=(8, 4.4), layout="constrained")
     for ax, name in zip(both, names, strict=True):
         scenery(ax)
         ax.set_title(name)
-    lines = [
+    robots = [
         draw_robot(ax, p[0], c)
         for ax, p, c in zip(both, paths, ("tab:blue", "tab:red"), strict=True)
     ]
-
-    # Laid out once, not for each frame.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    # Five times slower than in reality; it ends with a pause.
-    writer = PillowWriter(fps=10)
-    with writer.saving(figure, folder / "hopper_jump.gif", dpi=70):
-        for i in [*range(0, len(ts), 2), *[len(ts) - 1] * 8]:
-            for line, path in zip(lines, paths, strict=True):
-                line.set_data(*path[i].T)
-            writer.grab_frame()
-    print(f"\nhopper_jump.png and hopper_jump.gif are in {folder}.")
+    film(figure, robots, paths, folder / "hopper_jump.gif")
 
 
 def main(folder):

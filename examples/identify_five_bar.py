@@ -30,6 +30,7 @@ jax.config.update("jax_enable_x64", True)
 
 import diffrax
 import hybridjax as hj
+from _pictures import save
 from hybridjax.models import five_bar, five_bar_start
 
 
@@ -150,9 +151,7 @@ def draw(folder, measured, model, guess, estimate, covariance):
     region.set_ylabel("$L_{02}$ - estimate (mm)")
     region.legend(loc="upper left")
     figure.tight_layout()
-    path = Path(folder) / "identify_five_bar.png"
-    figure.savefig(path, dpi=110)
-    print(f"saved {path}")
+    save(figure, Path(folder) / "identify_five_bar.png")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ jax.config.update("jax_enable_x64", True)
 
 import diffrax
 import hybridjax as hj
+from _pictures import save
 from hybridjax.mechanics import decoupled
 from hybridjax.models import rigid_trotter, soft_trotter
 
@@ -121,9 +122,7 @@ def draw(folder, angles, rigid, soft, slope):
         ax.set_xlabel("initial rotation θ(0) (rad)")
         ax.legend(frameon=False)
     axes[0].set_ylabel("final rotational velocity (rad/s)")
-    path = folder / "trot.png"
-    fig.savefig(path, dpi=150)
-    print(f"Saved {path}.")
+    save(fig, folder / "trot.png")
 
 
 if __name__ == "__main__":

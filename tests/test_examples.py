@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 
-_examples = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+_examples = sorted((Path(__file__).parent.parent / "examples").glob("[!_]*.py"))
 
 
 def test_there_are_examples():

@@ -12,30 +12,10 @@ import numpy as np
 import pytest
 from hybridjax import models
 
+from ..helpers import ball_outcome, error
+
 
 _CONTROLLER = dfx.PIDController(rtol=1e-10, atol=1e-10)
-
-
-def _error(got, expected):
-    """The largest error, over the largest number there is."""
-    got, expected = np.asarray(got), np.asarray(expected)
-    assert got.shape == expected.shape
-    assert np.all(np.isfinite(got))
-    return np.max(np.abs(got - expected)) / np.max(np.abs(expected))
-
-
-def _bounces(z, n, t1=2.0, floor=0.0):
-    """A ball that bounces `n` times on a floor until `t1`, in closed form: the final
-    height and speed, then the times of the bounces. `z` is q0, v0, g, e."""
-    q, v, g, e = z
-    t, times = 0.0, []
-    for _ in range(n):
-        impact = -jnp.sqrt(v**2 + 2 * g * (q - floor))
-        t = t + (v - impact) / g
-        q, v = floor, -e * impact
-        times.append(t)
-    rest = t1 - t
-    return jnp.stack([q + v * rest - g * rest**2 / 2, v - g * rest, *times])
 
 
 _BALL = jnp.asarray([1.0, 0.3, 9.81, 0.8])
@@ -61,21 +41,21 @@ def _balls(n):
 
 def test_all_transformations_of_one_call():
     z = _BALL
-    expected = jax.jacfwd(lambda z: _bounces(z, _BOUNCES))(z)
-    assert _error(_outcome(z), _bounces(z, _BOUNCES)) < 1e-12
+    expected = jax.jacfwd(lambda z: ball_outcome(z, _BOUNCES))(z)
+    assert error(_outcome(z), ball_outcome(z, _BOUNCES)) < 1e-12
     forward = jax.jit(jax.jacfwd(_outcome))(z)
     reverse = jax.jit(jax.jacrev(_outcome))(z)
-    assert _error(forward, expected) < 1e-10
-    assert _error(reverse, expected) < 1e-10
-    assert _error(forward, reverse) < 1e-10
+    assert error(forward, expected) < 1e-10
+    assert error(reverse, expected) < 1e-10
+    assert error(forward, reverse) < 1e-10
 
     direction = jnp.asarray([0.3, -1.0, 0.2, 0.5])
     weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
     # Outside of any `jax.jit` of the user's own.
     _, push = jax.jvp(_outcome, (z,), (direction,))
-    assert _error(push, expected @ direction) < 1e-10
+    assert error(push, expected @ direction) < 1e-10
     gradient = jax.grad(lambda z: weights @ _outcome(z))
-    assert _error(gradient(z), weights @ expected) < 1e-10
+    assert error(gradient(z), weights @ expected) < 1e-10
 
     # With respect to the system itself.
     def loss(system, factor):
@@ -94,26 +74,26 @@ def test_all_transformations_of_one_call():
     got = eqx.filter_jit(eqx.filter_grad(loss))(models.BouncingBall(z[2], z[3]), 1.0)
     assert isinstance(got, models.BouncingBall)
     by_system = jnp.stack([got.gravity, got.restitution])
-    assert _error(by_system, (weights @ expected)[2:]) < 1e-10
+    assert error(by_system, (weights @ expected)[2:]) < 1e-10
 
 
 def test_batches_of_every_transformation():
     zs = _balls(6)
-    expected = jax.vmap(jax.jacfwd(lambda z: _bounces(z, _BOUNCES)))(zs)
+    expected = jax.vmap(jax.jacfwd(lambda z: ball_outcome(z, _BOUNCES)))(zs)
     weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
     direction = jnp.asarray([0.3, -1.0, 0.2, 0.5])
 
     forward = jax.jit(jax.vmap(jax.jacfwd(_outcome)))(zs)
     reverse = jax.jit(jax.vmap(jax.jacrev(_outcome)))(zs)
-    assert _error(forward, expected) < 1e-10
-    assert _error(reverse, expected) < 1e-10
-    assert _error(forward, reverse) < 1e-10
+    assert error(forward, expected) < 1e-10
+    assert error(reverse, expected) < 1e-10
+    assert error(forward, reverse) < 1e-10
     push = lambda z: jax.jvp(_outcome, (z,), (direction,))[1]
-    assert _error(jax.jit(jax.vmap(push))(zs), expected @ direction) < 1e-10
+    assert error(jax.jit(jax.vmap(push))(zs), expected @ direction) < 1e-10
     # The gradient of a mean.
     by_lane = jnp.einsum("o,nod->nd", weights, expected)
     mean = lambda zs: jnp.mean(jax.vmap(_outcome)(zs) @ weights)
-    assert _error(jax.jit(jax.grad(mean))(zs), by_lane / 6) < 1e-10
+    assert error(jax.jit(jax.grad(mean))(zs), by_lane / 6) < 1e-10
 
 
 def test_what_a_batch_shares():
@@ -156,7 +136,7 @@ def test_what_a_batch_shares():
         for k in range(3):
             each = lanes[k] / 3
             expected = each if k in batched else jnp.sum(each, axis=0)
-            assert _error(got[k], expected) < 1e-10
+            assert error(got[k], expected) < 1e-10
 
 
 #
@@ -195,22 +175,22 @@ def test_closures_of_an_automaton():
     floor = jnp.asarray(0.1)
     weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
     loss = lambda z, floor: weights @ _closure_outcome(z, floor)
-    exact = lambda z, floor: weights @ _bounces(z, _BOUNCES, floor=floor)
+    exact = lambda z, floor: weights @ ball_outcome(z, _BOUNCES, floor=floor)
     expected = jax.grad(exact, (0, 1))(_BALL, floor)
     gradient = jax.grad(loss, (0, 1))
     for got, e in zip(gradient(_BALL, floor), expected, strict=True):
-        assert _error(got, e) < 1e-10
+        assert error(got, e) < 1e-10
     # Another value, in a new closure: nothing of the first call is left.
-    assert _error(loss(_BALL, floor / 2), exact(_BALL, floor / 2)) < 1e-10
+    assert error(loss(_BALL, floor / 2), exact(_BALL, floor / 2)) < 1e-10
     # A batch, forward and in reverse.
     zs = _balls(3)
     floors = jnp.linspace(0.0, 0.2, 3)
     expected = jax.vmap(jax.grad(exact, (0, 1)))(zs, floors)
     batch = jax.jit(jax.vmap(gradient))(zs, floors)
     for got, e in zip(batch, expected, strict=True):
-        assert _error(got, e) < 1e-10
+        assert error(got, e) < 1e-10
     push = jax.vmap(lambda z, f: jax.jvp(lambda f: loss(z, f), (f,), (1.0,))[1])
-    assert _error(jax.jit(push)(zs, floors), expected[1]) < 1e-10
+    assert error(jax.jit(push)(zs, floors), expected[1]) < 1e-10
 
 
 def test_closures_of_an_event_selected_system():
@@ -230,10 +210,10 @@ def test_closures_of_an_event_selected_system():
 
     z = jnp.asarray([1.3, 2.9, 0.4, -0.2])
     expected = jax.grad(exact)(z)
-    assert _error(jax.jit(jax.jacfwd(end))(z), expected) < 1e-10
+    assert error(jax.jit(jax.jacfwd(end))(z), expected) < 1e-10
     zs = z[None] + jnp.linspace(0, 0.1, 3)[:, None]
     got = jax.jit(jax.vmap(jax.grad(end)))(zs)
-    assert _error(got, jax.vmap(jax.grad(exact))(zs)) < 1e-10
+    assert error(got, jax.vmap(jax.grad(exact))(zs)) < 1e-10
 
 
 #
@@ -256,7 +236,7 @@ def test_failed_lanes_do_not_disturb_the_others():
         x1, okay = jax.vmap(end)(zs)
         return x1 @ weights, okay
 
-    exact = lambda z: weights @ _bounces(z, _BOUNCES)[:2]
+    exact = lambda z: weights @ ball_outcome(z, _BOUNCES)[:2]
     expected = np.asarray(jax.vmap(jax.grad(exact))(zs[fine]))
 
     def total(zs, masked):
@@ -266,19 +246,19 @@ def test_failed_lanes_do_not_disturb_the_others():
     gradient = jax.jit(jax.grad(total, has_aux=True))
     got, okay = gradient(zs, True)
     assert np.all(np.asarray(okay) == fine)
-    assert _error(got[fine], expected) < 1e-10
+    assert error(got[fine], expected) < 1e-10
     assert np.all(got[~fine] == 0)
     got, _ = gradient(zs, False)
-    assert _error(got[fine], expected) < 1e-10
+    assert error(got[fine], expected) < 1e-10
     assert np.all(np.isnan(got[~fine]))
     # What all lanes share: NaN, unless the failed ones are left out.
     shared = jax.jit(jax.grad(lambda s, m: total(zs + s[None], m)[0]))
-    assert _error(shared(jnp.zeros(4), True), expected.sum(0)) < 1e-10
+    assert error(shared(jnp.zeros(4), True), expected.sum(0)) < 1e-10
     assert np.all(np.isnan(shared(jnp.zeros(4), False)))
     # Forward.
     forward = jax.jit(lambda zs, v: jax.jvp(each, (zs,), (v,), has_aux=True)[1])
     push = forward(zs, jnp.ones_like(zs))
-    assert _error(push[fine], expected.sum(1)) < 1e-10
+    assert error(push[fine], expected.sum(1)) < 1e-10
     assert np.all(np.isnan(push[~fine]))
 
 
@@ -297,7 +277,7 @@ def test_grazing_has_no_derivative():
     zs = jnp.asarray([0.0, 0.5])
     got = jax.jit(jax.vmap(jax.grad(lambda z: _touch(z, False))))(zs)
     assert np.isnan(got[0])
-    assert _error(got[1], 1.0) < 1e-12
+    assert error(got[1], 1.0) < 1e-12
     with pytest.raises(Exception, match="tangentially"):
         jax.block_until_ready(jax.grad(lambda z: _touch(z, True))(0.0))
 
@@ -341,9 +321,9 @@ def test_reset_that_is_undefined_away_from_its_guard():
     expected = jax.vmap(jax.jacfwd(exact))(zs)
     for jac in (jax.jacfwd, jax.jacrev):
         got = jax.jit(jax.vmap(jac(simulate)))(zs)
-        assert _error(got[:2], expected[:2]) < 1e-10
+        assert error(got[:2], expected[:2]) < 1e-10
         # No event: the state at the end of a flight; and nothing after an event.
-        assert _error(got[2, 0], jnp.asarray([0.5, -0.125])) < 1e-10
+        assert error(got[2, 0], jnp.asarray([0.5, -0.125])) < 1e-10
         assert np.all(got[2, 2] == 0)
 
 
@@ -355,22 +335,22 @@ def test_reset_that_is_undefined_away_from_its_guard():
 def test_of_a_factor():
     # d²(a² x1) is fine in a, and so is its mixed derivative.
     fn = lambda a, z: a**2 * _outcome(z)[0]
-    value = _bounces(_BALL, _BOUNCES)[0]
-    slope = jax.grad(lambda z: _bounces(z, _BOUNCES)[0])(_BALL)
-    assert _error(jax.grad(jax.grad(fn))(1.5, _BALL), 2 * value) < 1e-10
+    value = ball_outcome(_BALL, _BOUNCES)[0]
+    slope = jax.grad(lambda z: ball_outcome(z, _BOUNCES)[0])(_BALL)
+    assert error(jax.grad(jax.grad(fn))(1.5, _BALL), 2 * value) < 1e-10
     mixed = jax.jacfwd(jax.grad(fn), 1)(1.5, _BALL)
-    assert _error(mixed, 3 * slope) < 1e-10
+    assert error(mixed, 3 * slope) < 1e-10
     mixed = jax.jacfwd(jax.grad(fn, 1), 0)(1.5, _BALL)
-    assert _error(mixed, 3 * slope) < 1e-10
+    assert error(mixed, 3 * slope) < 1e-10
 
 
 def test_evaluate_twice_with_respect_to_time():
     # Between events a solution is a smooth function of time: speed and acceleration.
     sol = _ball(_BALL)
     height = lambda t: sol.evaluate(t)[0]
-    assert _error(jax.grad(height)(1.5), sol.evaluate(1.5)[1]) < 1e-10
-    assert _error(jax.grad(jax.grad(height))(1.5), -9.81) < 1e-8
+    assert error(jax.grad(height)(1.5), sol.evaluate(1.5)[1]) < 1e-10
+    assert error(jax.grad(jax.grad(height))(1.5), -9.81) < 1e-8
     # And how its speed depends on the inputs.
     speed = lambda z: jax.grad(lambda t: _ball(z).evaluate(t)[0])(1.9)
-    expected = jax.grad(lambda z: _bounces(z, _BOUNCES, 1.9)[1])(_BALL)
-    assert _error(jax.grad(speed)(_BALL), expected) < 1e-8
+    expected = jax.grad(lambda z: ball_outcome(z, _BOUNCES, 1.9)[1])(_BALL)
+    assert error(jax.grad(speed)(_BALL), expected) < 1e-8

@@ -214,7 +214,7 @@ def draw(losses, runs, folder):
             axes[0, 1].plot(ts[down], 1000 * np.asarray(slip)[down, foot], **kind)
             axes[1, 0].plot(ts[down], ratio[:, foot], **kind)
     axes[0, 1].set(title="slip since touchdown", xlabel="time (s)", ylabel="slip (mm)")
-    axes[0, 1].legend(frameon=False)
+    axes[0, 1].legend(loc="center right", frameon=False)
     axes[1, 0].axhline(friction, color="k", linestyle=":", linewidth=1)
     axes[1, 0].text(t1, friction, "friction", ha="right", va="bottom")
     axes[1, 0].set(title="forces on the feet", xlabel="time (s)")

@@ -1,7 +1,7 @@
 """When guards fire.
 
-The rules of firing (`firing`), cubics that represent guards over a step well enough or
-say that they do not (`cubic`), and the two event methods as users choose them, `Locate`
-and `Project`. May import `_systems` and what is below. Begin with `firing.py`;
-docs/semantics.md has the reasons.
+The rules of firing (`firing`); cubics that represent guards over a step well enough, or
+say that they do not (`cubic`, `crossings`); and the two event methods as users choose
+them, `Locate` and `Project`. May import `_systems` and what is below. Begin with
+`firing.py`; docs/semantics.md has the reasons.
 """

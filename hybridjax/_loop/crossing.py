@@ -7,7 +7,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._events.cubic import Crossing, find_crossings
+from .._events.crossings import Crossing, find_crossings
 from .._jax.branch import compute_if, computed_once, cond_any, where
 from .._jax.reduce import all_of, any_of, first_least, least
 from .._systems.flat import FlatSystem

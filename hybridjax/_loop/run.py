@@ -14,6 +14,7 @@ from .._jax.branch import compute_if, later_zero
 from .._jax.pack import Packer
 from .loop import AbstractLoop
 from .results import choose, RESULTS
+from .state import State
 from .tape import Row, Tape
 
 
@@ -75,10 +76,12 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
         cond, body, (total, packed, table, meter)
     )
     settings.progress_meter.close(meter)
-    num_rows = total[1]
-    state = states.unpack(packed)
-    recorded = rows.unpack(table)
-    t = jnp.where(jnp.arange(settings.max_steps) < num_rows, recorded.t, jnp.inf)
+    return _tape(loop, states.unpack(packed), rows.unpack(table), table, total[1])
+
+
+def _tape(loop: AbstractLoop, state: State, recorded: Row, table, num_rows) -> Tape:
+    max_steps = loop.settings.max_steps
+    t = jnp.where(jnp.arange(max_steps) < num_rows, recorded.t, jnp.inf)
     return Tape(
         table=table,
         t=t,

@@ -1,4 +1,4 @@
-"""Where guards cross zero within one step, by cubics that are checked.
+"""Guards over one step, as cubics that are checked.
 
 A guard over a step is a function g(s), s in [0, 1]. From its values and rates at both
 ends comes a cubic H. At a few interior points g itself is evaluated: the error of H is

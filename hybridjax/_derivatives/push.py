@@ -1,5 +1,6 @@
 """Tangents, forward through the rows of a tape."""
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, PyTree
 from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.directional import directional
 from .._jax.pack import Packer
+from .._jax.reduce import any_of
 from .._loop.tape import Row
 from .corner import resolve_corner
 from .passage import same_outcome
@@ -181,7 +183,7 @@ class Push:
                 (self.system, row.x_pre),
                 (self.inputs.system, dx),
             )[1]
-        return event_tangent(
+        tangents = event_tangent(
             self.system,
             t,
             row.x_pre,
@@ -191,6 +193,15 @@ class Push:
             self.tape.guard_set_tol,
             place.at_start | place.inner,
         )
+        # The rule divides by the rate. Where that is zero, what it says may be zero
+        # too, and would pass for a derivative that exists.
+        refused = (row.rate == 0) & self.perturbed()
+        return jtu.tree_map(lambda d: jnp.where(refused, jnp.nan, d), tangents)
+
+    def perturbed(self):
+        """Is any tangent given that is not zero?"""
+        some = [any_of(jnp.ravel(d) != 0) for d in jtu.tree_leaves(self.inputs)]
+        return functools.reduce(jnp.logical_or, some, jnp.asarray(False))
 
     def unresolved(self):
         """What `resolved` is before there is any, if there can be."""

@@ -61,6 +61,7 @@ class _Contact(NamedTuple):
     again: Bool[Array, ""]  # if not: is it worth another attempt
     delta: Float[Array, ""]  # how much later the guard is zero
     guard: Int[Array, ""]  # which one, of those that were crossed
+    turns: Bool[Array, ""]  # does it turn there, inside its set
 
 
 class Outcome(NamedTuple):
@@ -138,7 +139,7 @@ class LandingLoop(AbstractLoop):
         )
         # The guards are positive at the end of this step: none fires there.
         new = self.ended(new, accept & (a.t1 >= self.t1))
-        return calm, new, self.row(s, a, accept)
+        return calm, self.resumed(new, a, accept), self.row(s, a, accept)
 
     def ended(self, s: State, arrived) -> State:
         failed = s.result != RESULTS.successful
@@ -186,15 +187,19 @@ class LandingLoop(AbstractLoop):
             (event & ~happens, self.refused(start, judged)),
         )
         new = self.ended(new, o.accept & (a.t1 >= self.t1) & ~self.due(new))
-        new = self.arrived(new, happens)
+        new = self.resumed(self.arrived(new, happens), a, o.accept)
 
+        # At a turn the guard is at rest, up to the error with which it was found. How
+        # the time of that moves is a matter of second derivatives: there is no rule.
+        rate = jnp.where(fire, s.rate, a.rate)[guard]
+        rate = jnp.where(land & contact.turns, 0, rate)
         row = self.row(s, a, o.accept)
         row = dataclasses.replace(
             row,
             dt=jnp.where(land & happens, t_pre - s.t, row.dt),
             x_pre=jnp.where(o.accept, a.step.x, x_pre),
             event=jnp.where(happens, guard, -1).astype(jnp.int32),
-            rate=jnp.where(happens, jnp.where(fire, s.rate, a.rate)[guard], 1),
+            rate=jnp.where(happens, rate, 1),
         )
         return new, row
 
@@ -262,6 +267,7 @@ class LandingLoop(AbstractLoop):
             again=a.keep & aimed & ~touches,
             delta=jnp.where(touches & ~close, 0, delta),
             guard=jnp.where(aimed & ~approach.turn, guard, approach.guard),
+            turns=touched | approach.turn,
         )
 
     #

@@ -170,9 +170,9 @@ class AbstractLoop(abc.ABC):
         finite = step.okay & all_of(jnp.isfinite(state))
         watched = jnp.isfinite(jnp.stack([g, rate, *g_check])).all(axis=0)
         finite = finite & all_of(watched)
-        keep, t_next, controller, failed = self.adapt(s, t1, step, finite)
+        adapted = self.adapt(s, t1, step, finite)
         return s, Attempt(
-            dt, t1, step, finite, keep, failed, t_next, controller, g, rate, g_check
+            dt, t1, step, finite, **adapted, g=g, rate=rate, g_check=g_check
         )
 
     #
@@ -184,7 +184,7 @@ class AbstractLoop(abc.ABC):
         t_next, controller = self.heed(s, a)
         return dataclasses.replace(
             s,
-            t=a.t1,
+            t=a.t1 if a.t_after is None else a.t_after,
             x=a.step.x,
             flow=a.step.flow,
             g=a.g,
@@ -195,6 +195,11 @@ class AbstractLoop(abc.ABC):
             guard_dt=guard_dt,
             num_accepted=s.num_accepted + 1,
         )
+
+    def resumed(self, s: State, a: Attempt, accept) -> State:
+        """The state after a step, looked at anew where the controller says that the
+        vector field jumped at its end."""
+        return s if a.made_jump is None else self.arrived(s, accept & a.made_jump)
 
     def rejected(self, s: State, a: Attempt) -> State:
         """The step size controller wants a shorter one."""
@@ -230,12 +235,13 @@ class AbstractLoop(abc.ABC):
     # Parts
     #
 
-    def adapt(self, s: State, t1, step: StepResult, finite):
+    def adapt(self, s: State, t1, step: StepResult, finite) -> dict[str, Any]:
         """Asks the step size controller."""
+        adapt = self.settings.controller.adapt_step_size
         error = step.error
         if self.settings.adaptive and error is not None:
             error = jnp.where(finite, error, jnp.inf)
-        keep, _, t_next, _, state, result = self.settings.controller.adapt_step_size(
+        keep, t_after, t_next, made_jump, state, result = adapt(
             s.t,
             t1,
             s.x,
@@ -245,9 +251,15 @@ class AbstractLoop(abc.ABC):
             self.settings.solver.error_order(term(self.system, s.mode)),
             s.controller,
         )
-        failed = result != dfx.RESULTS.successful
-        t_next = jnp.asarray(t_next, s.t.dtype)
-        return keep & finite, t_next, jtu.tree_map(jnp.asarray, state), failed
+        jumps = not isinstance(made_jump, bool)
+        return dict(
+            keep=keep & finite,
+            failed=result != dfx.RESULTS.successful,
+            t_next=jnp.asarray(t_next, s.t.dtype),
+            t_after=jnp.asarray(t_after, s.t.dtype) if jumps else None,
+            made_jump=made_jump if jumps else None,
+            controller=jtu.tree_map(jnp.asarray, state),
+        )
 
     def heed(self, s: State, a: Attempt):
         """Where the controller wants to go after a step that was taken. One that knows

@@ -196,6 +196,7 @@ class ProjectionLoop(AbstractLoop):
         )
         failed = new.result != RESULTS.successful
         new = dataclasses.replace(new, done=new.done | failed)
+        new = self.resumed(new, a, accept)
         done = new.done | ((new.t >= self.t1) & ~self.due(new))
         new = dataclasses.replace(new, done=done)
         return states.pack(new), rows.pack(self.row(s, a, accept))

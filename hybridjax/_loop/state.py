@@ -67,6 +67,10 @@ class Attempt(eqx.Module):
     keep: Bool[Array, ""]
     failed: Bool[Array, ""]
     t_next: Float[Array, ""]
+    # Where the controller wants the next step to begin, and whether the vector field
+    # jumps before that: `None` if it is one that knows of no jumps.
+    t_after: Float[Array, ""] | None
+    made_jump: Bool[Array, ""] | None
     controller: PyTree
     g: Float[Array, " n_guards"]
     rate: Float[Array, " n_guards"]

@@ -20,7 +20,7 @@ def messages(system) -> Messages:
 _NO_DERIVATIVE = (
     "The derivative of this simulation does not exist: either the outcome of several "
     "events in one instant depends on their order, so that the flow is discontinuous "
-    "there (`hj.b_derivative` tells), or a guard comes to rest where it is zero. "
+    "there (`hj.b_derivative` tells), or a guard comes to rest where it fires. "
     "Perturb the inputs, or pass `throw=False` to get NaN instead."
 )
 _NO_SECOND = (

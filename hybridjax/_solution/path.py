@@ -62,7 +62,9 @@ class Path(eqx.Module):
         pick = lambda buffer, end: jnp.where(ended, end, buffer[i])
         t, x = pick(tape.t, tape.t_end), pick(tape.x, tape.x_end)
         mode = jtu.tree_map(pick, tape.mode, tape.mode_end)
-        reached = self.reaches(time) & (time >= tape.t[0] - self.same_time)
+        # Without any row, all is the end.
+        begin = jnp.minimum(tape.t[0], tape.t_end)
+        reached = self.reaches(time) & (time >= begin - self.same_time)
         # Times from before the row, by rounding, are those of its start. Rows start at
         # fixed times, but the end moves with `t1`.
         start = jax.lax.stop_gradient(t)

@@ -58,9 +58,9 @@ def save(saveat: dfx.SaveAt, path: Path, t0, t1, x0, mode0, args):
 
     if saveat.subs is None:
         return None, None, None
-    saved = jtu.tree_map(one, saveat.subs, is_leaf=_is_sub)
-    is_triple = lambda x: isinstance(x, tuple) and len(x) == 3
-    pick = lambda k: jtu.tree_map(lambda s: s[k], saved, is_leaf=is_triple)
+    subs, structure = jtu.tree_flatten(saveat.subs, is_leaf=_is_sub)
+    saved = [one(sub) for sub in subs]
+    pick = lambda k: jtu.tree_unflatten(structure, [triple[k] for triple in saved])
     return pick(0), pick(1), pick(2)
 
 

@@ -19,6 +19,12 @@ def check_method(solver, controller):
             "Argument `solver` must be a diffrax solver for ordinary differential "
             f"equations, such as `diffrax.Tsit5()`, but it is {solver!r}."
         )
+    if isinstance(solver, dfx.LeapfrogMidpoint):
+        raise ValueError(
+            "Argument `solver` must be a one-step method: `diffrax.LeapfrogMidpoint` "
+            "needs the step before, which there is not after an event. Use "
+            "`diffrax.Midpoint()`."
+        )
     if not isinstance(controller, dfx.AbstractStepSizeController):
         raise ValueError(
             "Argument `stepsize_controller` must be a diffrax step size controller, "

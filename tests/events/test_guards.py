@@ -399,3 +399,46 @@ def test_backward_time():
         jax.block_until_ready(jax.jit(final)(-1.0))
     # An empty interval is not backward.
     np.testing.assert_array_equal(jax.jit(final)(0.0), [1.0])
+
+
+#
+# Turns
+#
+
+
+class _Rising(hj.AbstractHybridSystem):
+    """Thrown up from below the guard; where it fires, it goes on at speed 3."""
+
+    def flow(self, t, x, mode, args):
+        return jnp.stack([x[1], -jnp.ones_like(x[0])])
+
+    def guards(self, t, x, mode, args):
+        return x[:1]
+
+    def jump(self, t, x, mode, event, args):
+        return x.at[1].set(3.0), mode
+
+
+def test_no_derivative_at_a_turn():
+    # It starts in the guard set, leaves, and turns before it is out at t = v0: the time
+    # of the event depends on the peak, and the rule for crossings does not apply.
+    def outcome(v0, throw=False):
+        sol = hj.simulate(_Rising(), 0.0, 2.0, jnp.stack([-1.0, v0]), 0, throw=throw)
+        return jnp.append(sol.x1, sol.events.t[0])
+
+    for v0 in (0.5, 0.7, 0.9):
+        x1, speed, t = outcome(v0)
+        np.testing.assert_allclose(t, v0, atol=1e-4)
+        peak = -1 + v0**2 / 2
+        rest = 2 - v0
+        np.testing.assert_allclose(speed, 3 - rest, atol=1e-3)
+        np.testing.assert_allclose(x1, peak + 3 * rest - rest**2 / 2, atol=1e-3)
+        assert np.isnan(jax.jvp(outcome, (v0,), (1.0,))[1]).all()
+        assert np.isnan(jax.grad(lambda v0: outcome(v0)[0])(v0))
+        with pytest.raises(hj.SimulationError, match="at rest|comes to rest"):
+            jax.grad(lambda v0: outcome(v0, throw=True)[0])(v0)
+    # Beyond the guard, it leaves, and falls through it on the way down.
+    slope = jax.grad(lambda v0: outcome(v0)[2])(1.45)
+    root = lambda v: v + np.sqrt(v**2 - 2)
+    expected = (root(1.45 + 1e-6) - root(1.45 - 1e-6)) / 2e-6
+    np.testing.assert_allclose(slope, expected, rtol=1e-6)

@@ -399,6 +399,10 @@ _unusable = {
         dict(system=_Given(flow_=lambda x: x[:1])),
         "`flow`.*shapes of `x`.*\\(1,\\) where `x` has \\(2,\\)",
     ),
+    "a list as a state": (
+        dict(x0=[1.0, 0.0], system=_Given(flow_=lambda x: jnp.ones(2))),
+        "state is a list of numbers.*`jnp.array\\(x0\\)`",
+    ),
     "flow structure": (dict(system=_Given(flow_=lambda x: (x,))), "`flow`.*structure"),
     "flow dtype": (
         dict(system=_Given(flow_=lambda x: 1j * x)),
@@ -442,6 +446,10 @@ _unusable = {
     "solver": (dict(solver="Tsit5"), "`solver` must be a diffrax solver.*'Tsit5'"),
     "solver for SDEs": (dict(solver=dfx.SEA()), "`solver`.*ordinary.*SEA"),
     "solver, two terms": (dict(solver=dfx.KenCarp4()), "`solver`.*ordinary.*KenCarp4"),
+    "solver of several steps": (
+        dict(solver=dfx.LeapfrogMidpoint()),
+        "`solver` must be a one-step method.*LeapfrogMidpoint",
+    ),
     "controller": (
         dict(stepsize_controller=1e-3),
         "`stepsize_controller` must be a diffrax step size controller.*0.001",

@@ -411,6 +411,37 @@ def test_saveat():
         assert np.abs(t - time).min() < 1e-12
 
 
+def test_random_keys():
+    # They have a dtype of their own, no tangents, and do no harm.
+    def height(x0, key):
+        gust = lambda key: jax.random.normal(key)
+        system = hj.HybridAutomaton(
+            {"flying": lambda t, x, args: jnp.stack([x[1], gust(args) - 9.81])},
+            [
+                hj.Transition(
+                    *("flying", "flying", lambda t, x, args: x[0]),
+                    lambda t, x, args: jnp.stack([x[0], -0.8 * x[1] + gust(key)]),
+                )
+            ],
+        )
+        return hj.simulate(system, 0.0, 0.7, x0, "flying", key).x1[0]
+
+    def expected(x0, key):
+        gust = jax.random.normal(key)
+        g = 9.81 - gust
+        t = (x0[1] + jnp.sqrt(x0[1] ** 2 + 2 * g * x0[0])) / g
+        speed = -0.8 * (x0[1] - g * t) + gust
+        return speed * (0.7 - t) - g * (0.7 - t) ** 2 / 2
+
+    x0, keys = jnp.array([1.0, 0.2]), jax.random.split(jax.random.key(0), 3)
+    for key in keys:
+        got, want = (jax.value_and_grad(f)(x0, key) for f in (height, expected))
+        np.testing.assert_allclose(got[0], want[0], rtol=1e-7)
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-6)
+    many = jax.vmap(height, (None, 0))(x0, keys)
+    np.testing.assert_allclose(many, [expected(x0, k) for k in keys], rtol=1e-7)
+
+
 #
 # Compilation
 #

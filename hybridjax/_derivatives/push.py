@@ -1,6 +1,5 @@
 """Tangents, forward through the rows of a tape."""
 
-import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,7 +12,6 @@ from jaxtyping import Array, PyTree
 from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.directional import directional
 from .._jax.pack import Packer
-from .._jax.reduce import any_of
 from .._loop.tape import Row
 from .corner import resolve_corner
 from .passage import same_outcome
@@ -195,13 +193,7 @@ class Push:
         )
         # The rule divides by the rate. Where that is zero, what it says may be zero
         # too, and would pass for a derivative that exists.
-        refused = (row.rate == 0) & self.perturbed()
-        return jtu.tree_map(lambda d: jnp.where(refused, jnp.nan, d), tangents)
-
-    def perturbed(self):
-        """Is any tangent given that is not zero?"""
-        some = [any_of(jnp.ravel(d) != 0) for d in jtu.tree_leaves(self.inputs)]
-        return functools.reduce(jnp.logical_or, some, jnp.asarray(False))
+        return jtu.tree_map(lambda d: jnp.where(row.rate == 0, jnp.nan, d), tangents)
 
     def unresolved(self):
         """What `resolved` is before there is any, if there can be."""

@@ -15,6 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._events.locate import corner_tolerance
 from .._jax.tracing import is_traced
 from .._systems.automaton import ModalState, state_range
 from .._systems.event_selected import EventSelectedSystem
@@ -385,8 +386,7 @@ def b_derivative(
     begin = start(system, t, x, mode, args)
     dtype = begin.t.dtype
     if corner_tol is None:
-        eps = float(jnp.finfo(dtype).eps)
-        tol = eps**0.625 * jnp.maximum(jnp.abs(begin.t), 1)
+        tol = corner_tolerance(None, dtype) * jnp.maximum(jnp.abs(begin.t), 1)
     else:
         tol = as_time(corner_tol, dtype, "corner_tol")
     if mode is None and isinstance(system, EventSelectedSystem):

@@ -9,10 +9,10 @@ import equinox as eqx
 import equinox.internal as eqxi
 import jax.lax as lax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.firing import fires_at_once
+from .._jax.branch import where
 from .._jax.directional import directional
 from .._jax.reduce import any_of, first_least
 from .._systems.flat import FlatSystem
@@ -123,9 +123,7 @@ def resolve_corner(
             order=c.order.at[i].set(j),
             count=c.count + 1,
         )
-        c, earliest = jtu.tree_map(
-            lambda a, b: jnp.where(fire, a, b), (new, dt), (c, earliest)
-        )
+        c, earliest = where(fire, (new, dt), (c, earliest))
         return i + 1, c, earliest, fire
 
     carry = (jnp.asarray(0, jnp.int32), corner, earliest, wanted)

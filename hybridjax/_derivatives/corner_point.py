@@ -14,6 +14,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._events.firing import fires_at_once
+from .._jax.branch import where
 from .._systems.flat import FlatSystem, flatten_system
 from .._systems.start import Start
 from .corner import Corner, resolve_corner
@@ -140,7 +141,7 @@ def _compose_padded(point: CornerPoint, order: Int[Array, " max_count"]):
         after = system.jump(t, x, mode, jnp.maximum(j, 0))
         new = *after, *tangents, possible & firing(x, mode)[j]
         old = x, mode, columns, times, possible
-        return i + 1, *jtu.tree_map(lambda a, b: jnp.where(fired, a, b), new, old)
+        return i + 1, *where(fired, new, old)
 
     columns = jnp.eye(x.shape[0], dtype=x.dtype)
     init = x, point.mode, columns, jnp.zeros_like(x), jnp.asarray(True)

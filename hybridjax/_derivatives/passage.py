@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.firing import fires_at_once
+from .._jax.branch import where
 from .._jax.reduce import any_of, first_least
 from .._systems.flat import FlatSystem
 
@@ -76,8 +77,7 @@ def pass_in_order(
             count=p.count + 1,
             regular=p.regular & (rate[j] != 0),
         )
-        p = jtu.tree_map(lambda a, b: jnp.where(fire, a, b), new, p)
-        return i + 1, p, fire
+        return i + 1, where(fire, new, p), fire
 
     init = (jnp.asarray(0, jnp.int32), passage, wanted)
     _, passage, unfinished = lax.while_loop(cond, body, init)

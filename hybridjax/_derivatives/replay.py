@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .._jax.directional import directional
-from .._jax.primitives import abstract_eval, is_linear
+from .._jax.primitives import abstract_eval, linear_in, wanted_of
 from .._jax.tie import tie
 from .pull import like_inputs, Pull
 from .push import Push
@@ -51,10 +51,7 @@ def _push_jvp(primals, tangents):
 @eqxi.filter_primitive_transpose
 def _push_transpose(primals, cts: Outputs):
     inputs, recording = primals
-    wanted = jtu.tree_map(
-        lambda leaf: True if is_linear(leaf) else None, inputs, is_leaf=is_linear
-    )
-    ct_inputs = pull(cts, wanted, recording)
+    ct_inputs = pull(cts, linear_in(inputs), recording)
     return ct_inputs, jtu.tree_map(lambda _: None, recording)
 
 
@@ -72,17 +69,7 @@ def _pull_jvp(primals, tangents):
 @eqxi.filter_primitive_transpose
 def _pull_transpose(primals, ct_inputs: Inputs):
     cts, wanted, recording = primals
-    out = push(ct_inputs, recording)
-    out = Outputs(
-        *(
-            new if is_linear(old) else None
-            for old, new in zip(
-                (cts.x, cts.x_pre, cts.x_end, cts.t_event, cts.t_end),
-                (out.x, out.x_pre, out.x_end, out.t_event, out.t_end),
-                strict=True,
-            )
-        )
-    )
+    out = wanted_of(linear_in(cts), push(ct_inputs, recording))
     return (
         out,
         jtu.tree_map(lambda _: None, wanted),

@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from .convert import convert
 from .directional import directional
-from .primitives import abstract_eval, is_linear, wanted_of
+from .primitives import abstract_eval, linear_in, wanted_of
 from .tie import tie
 
 
@@ -106,19 +106,14 @@ def _pull_jvp(primals, tangents):
 @eqxi.filter_primitive_transpose
 def _push_transpose(primals, cts):
     moves, arrays, fn, like = primals
-    wanted = jtu.tree_map(
-        lambda leaf: True if is_linear(leaf) else None, moves, is_leaf=is_linear
-    )
-    return _pull(cts, wanted, arrays, fn, like), *_no_cotangents(arrays, fn, like)
+    ct_moves = _pull(cts, linear_in(moves), arrays, fn, like)
+    return ct_moves, *_no_cotangents(arrays, fn, like)
 
 
 @eqxi.filter_primitive_transpose
 def _pull_transpose(primals, ct_moves):
     cts, wanted, arrays, fn, like = primals
-    out = _push(ct_moves, arrays, fn, like)
-    out = jtu.tree_map(
-        lambda old, new: new if is_linear(old) else None, cts, out, is_leaf=is_linear
-    )
+    out = wanted_of(linear_in(cts), _push(ct_moves, arrays, fn, like))
     return out, *_no_cotangents(wanted, arrays, fn, like)
 
 

@@ -9,9 +9,16 @@ from jax.interpreters import ad
 from jaxtyping import PyTree
 
 
-def is_linear(leaf) -> bool:
-    """In a transpose rule: is it what the function is linear in?"""
+def _is_linear(leaf) -> bool:
     return isinstance(leaf, ad.UndefinedPrimal)
+
+
+def linear_in(tree: PyTree) -> PyTree:
+    """In a transpose rule: `True` where the function is linear in a leaf of `tree`,
+    `None` elsewhere."""
+    return jtu.tree_map(
+        lambda leaf: True if _is_linear(leaf) else None, tree, is_leaf=_is_linear
+    )
 
 
 def wanted_of(wanted: PyTree, tree: PyTree) -> PyTree:

@@ -141,18 +141,13 @@ class LandingLoop(AbstractLoop):
         new = self.ended(new, accept & (a.t1 >= self.t1))
         return calm, self.resumed(new, a, accept), self.row(s, a, accept)
 
-    def ended(self, s: State, arrived) -> State:
-        failed = s.result != RESULTS.successful
-        return dataclasses.replace(s, done=s.done | failed | arrived)
-
     def manoeuvre(self, s: State, a: Attempt) -> tuple[State, Row]:
         """What comes of the step where a guard is near, or fires."""
         firing = self.fires_now(s)
         fire = ~s.done & any_of(firing)
         moving = ~s.done & ~fire & ~s.approach.active
-        found = search(
-            self.system, s, a, moving & a.keep, self.grazing_tol, self.same_time
-        )
+        checked = moving & a.keep
+        found = search(self.system, s, a, checked, self.grazing_tol, self.same_time)
         contact = self.contact(s, a)
         o = self.decide(s, a, fire, found, contact)
 
@@ -163,7 +158,7 @@ class LandingLoop(AbstractLoop):
         x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
 
-        grazing = moving & a.keep & found.grazing
+        grazing = checked & found.grazing
         start = dataclasses.replace(
             s,
             approach=self.first_approach(),

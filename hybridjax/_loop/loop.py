@@ -219,6 +219,10 @@ class AbstractLoop(abc.ABC):
         dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)
         return dataclasses.replace(s, result=first(s.result, dead_end, stuck))
 
+    def ended(self, s: State, arrived) -> State:
+        failed = s.result != RESULTS.successful
+        return dataclasses.replace(s, done=s.done | failed | arrived)
+
     def row(self, s: State, a: Attempt, accept) -> Row:
         """Of a step, where there is no event."""
         return Row(

@@ -194,9 +194,6 @@ class ProjectionLoop(AbstractLoop):
             (active & ~keep, self.rejected(start, a)),
             (shorten, self.shortened(start, a, dt * shorter)),
         )
-        failed = new.result != RESULTS.successful
-        new = dataclasses.replace(new, done=new.done | failed)
         new = self.resumed(new, a, accept)
-        done = new.done | ((new.t >= self.t1) & ~self.due(new))
-        new = dataclasses.replace(new, done=done)
+        new = self.ended(new, (new.t >= self.t1) & ~self.due(new))
         return states.pack(new), rows.pack(self.row(s, a, accept))

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 
+from ._check_derivative import check_derivative as check_derivative
 from ._derivatives.b_derivative import (
     b_derivative as b_derivative,
     BDerivative as BDerivative,

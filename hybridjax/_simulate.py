@@ -27,6 +27,7 @@ from ._steps.method import (
     check_method,
     dynamic_tolerances,
     implicit_tolerances,
+    tangent_tolerance,
     without_gradients,
 )
 from ._systems.event_selected import EventSelectedSystem
@@ -53,6 +54,7 @@ def simulate(
     max_steps: int = 4096,
     max_events: int = 64,
     checkpoints: int | None = None,
+    tangent_rtol: Any = None,
     progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
     throw: bool = True,
 ) -> Solution:
@@ -91,6 +93,13 @@ def simulate(
         is then that of one piece, from one of these times to the next, and so is
         `max_steps`. Only `SaveAt(t1=True)` is possible, without `evaluate` and without
         a progress meter; the steps begin anew with each piece.
+    - `tangent_rtol`: relative error per solver step of derivatives, in forward and in
+        reverse mode. A derivative is taken through the steps that were chosen for the
+        state, and through shorter ones where its own error there, by the solver's
+        embedded estimate, is larger. It cannot be better than the state at which it is
+        taken. `None`: steps are kept up to a hundred times the controller's `rtol`,
+        and shorter ones are taken with ten times that; a controller without tolerances
+        is obeyed. Explicit Runge-Kutta methods with an error estimate only.
     - `progress_meter`: a diffrax progress meter.
     - `throw`: whether a failure raises. If not, see `result` of the solution, one per
         lane of a batch; derivatives of failed lanes are NaN.
@@ -154,6 +163,7 @@ def simulate(
         dt0=dt0,
         event_method=event_method,
         progress_meter=progress_meter,
+        tangent_tol=tangent_tolerance(tangent_rtol, solver, controller, dtype),
         max_steps=int(max_steps),
         max_events=int(max_events),
     )
@@ -221,7 +231,7 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     )
     # What comes back to the user holds the rows once.
     tape = eqx.tree_at(lambda t: t.table, tape, ())
-    path = Path(tape, flat, solver, same_time, unravel)
+    path = Path(tape, flat, solver, settings.tangent_tol, same_time, unravel)
     ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
     sol = Solution(
         t0=t0,

@@ -10,10 +10,9 @@ from jaxtyping import Array, PyTree
 
 from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.pack import Packer
-from .._jax.primitives import wanted_of
 from .._loop.tape import Row
-from .._steps.step import pull_flow
-from .recording import entry, Inputs, Outputs, Recording, Rows
+from .._steps.variation import pull_flow
+from .recording import AbstractTapeRecording, entry, Inputs, Outputs, Rows
 from .saltation import event_map
 
 
@@ -26,18 +25,16 @@ def _split(tree: PyTree):
     return eqx.partition(tree, lambda leaf: leaf.size <= _SMALL)
 
 
-def like_inputs(wanted: Inputs, recording: Recording) -> Inputs:
-    """`None` where not `wanted`."""
-    tape = recording.tape
-    like = Inputs(recording.system, tape.x_end, tape.t_end, tape.t_end)
-    return wanted_of(wanted, like)
-
-
 class Pull:
-    """`wanted` has `True` where a cotangent is asked for, `None` elsewhere. `twice` is
-    as in `Push`."""
+    """Arguments are as in `AbstractRecording.pull`."""
 
-    def __init__(self, cts: Outputs, wanted: Inputs, recording: Recording, twice: bool):
+    def __init__(
+        self,
+        cts: Outputs,
+        wanted: Inputs,
+        recording: AbstractTapeRecording,
+        twice: bool,
+    ):
         self.cts, self.wanted = cts, wanted
         self.recording, self.twice = recording, twice
         self.system, self.tape = recording.system, recording.tape
@@ -51,7 +48,7 @@ class Pull:
         recording, wanted = self.recording, self.wanted
         zero = later_zero(recording.differentiable.astype(jnp.int32))
         zeros = jtu.tree_map(
-            lambda leaf: jnp.full_like(leaf, zero), like_inputs(wanted, recording)
+            lambda leaf: jnp.full_like(leaf, zero), recording.like_inputs(wanted)
         )
         return compute_if(None, self.pulled, zeros)
 
@@ -144,7 +141,7 @@ class Pull:
         ct_x, ct_pre, ct_event = (
             z if ct is None else ct for ct, z in zip(given, zero, strict=True)
         )
-        fired, moved = row.event >= 0, row.dt > 0
+        fired = row.event >= 0
 
         def back_event():
             d_system, d_x, d_t = self.event(row, after, ct, ct_t + ct_event)
@@ -160,29 +157,35 @@ class Pull:
             )
         ct = ct + ct_pre
 
-        def back_flow():
-            d_system, d_x = self.flow(row, ct)
-            return jnp.where(moved, d_x, ct), _add(ct_system, moved, d_system)
-
-        ct, ct_system = cond_any(moved, back_flow, lambda: (ct, ct_system))
+        ct_system, ct = self.flow(row, ct, ct_system)
         return ct + ct_x, ct_t, ct_system
 
-    def flow(self, row: Row, ct):
+    def flow(self, row: Row, ct, ct_system):
         """Back through the flow of a row."""
-        if self.tape.projects:
-            row_flow = self.recording.row_flow
-            fn = lambda moving, x: row_flow(self.combined(moving), row, x)
-            return jax.vjp(fn, self.moving, row.x)[1](ct)
-        return pull_flow(
-            self.recording.solver,
+        recording, euler = self.recording, self.tape.projects & (row.event >= 0)
+        ct_moved, ct_before = pull_flow(
+            recording.solver,
             self.combined,
             self.moving,
             row.t,
-            row.dt,
+            jnp.where(euler, 0, row.dt),
             row.x,
             row.mode,
             ct,
+            ct_system,
+            recording.tangent_tol,
+            self.twice,
         )
+        if not self.tape.projects:
+            return ct_moved, ct_before
+
+        def projected():
+            flow = lambda moving, x: self.combined(moving).flow(row.t, x, row.mode)
+            step = lambda moving, x: x + row.dt * flow(moving, x)
+            d_system, d_x = jax.vjp(step, self.moving, row.x)[1](ct)
+            return _add(ct_moved, euler, d_system), jnp.where(euler, d_x, ct_before)
+
+        return cond_any(euler, projected, lambda: (ct_moved, ct_before))
 
     def event(self, row: Row, after, ct, ct_t):
         """Back through the saltation rule: its transpose, line by line. `after` is the

@@ -13,9 +13,10 @@ from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.directional import directional
 from .._jax.pack import Packer
 from .._loop.tape import Row
+from .._steps.variation import push_flow
 from .corner import resolve_corner
 from .passage import same_outcome
-from .recording import Inputs, Outputs, poison, Recording, Rows
+from .recording import AbstractTapeRecording, Inputs, Outputs, poison, Rows
 from .saltation import event_map, event_tangent
 
 
@@ -58,7 +59,7 @@ class Push:
     """With `twice`, in a form that can be differentiated with respect to what is
     recorded; events then have to be isolated."""
 
-    def __init__(self, inputs: Inputs, recording: Recording, twice: bool):
+    def __init__(self, inputs: Inputs, recording: AbstractTapeRecording, twice: bool):
         self.inputs, self.recording, self.twice = inputs, recording, twice
         self.system, self.tape = recording.system, recording.tape
         # One guard has one order only: its events in one instant are a sequence.
@@ -161,15 +162,30 @@ class Push:
         return _Carry(dx, dt_last, fired, resolved), (before.dx, dx_pre, dt_event)
 
     def flow(self, row: Row, dx):
-        def moved():
-            _, dx_pre = directional(
-                lambda system, x: self.recording.row_flow(system, row, x),
-                (self.system, row.x),
-                (self.inputs.system, dx),
-            )
-            return jnp.where(row.dt > 0, dx_pre, dx)
+        """The tangent after the flow of a row."""
+        recording, euler = self.recording, self.tape.projects & (row.event >= 0)
+        moved = push_flow(
+            recording.solver,
+            self.system,
+            self.inputs.system,
+            row.t,
+            jnp.where(euler, 0, row.dt),
+            row.x,
+            row.mode,
+            dx,
+            recording.tangent_tol,
+        )
+        if not self.tape.projects:
+            return moved
 
-        return cond_any(row.dt > 0, moved, lambda: dx)
+        def projected():
+            step = lambda system, x: x + row.dt * system.flow(row.t, x, row.mode)
+            tangents = self.inputs.system, dx
+            return directional(step, (self.system, row.x), tangents)[1]
+
+        return cond_any(
+            euler, lambda: jnp.where(euler, projected(), moved), lambda: moved
+        )
 
     def single(self, row: Row, place: _Place, dx, dt_last):
         """The tangents after an event that is alone in its instant, and of its time."""

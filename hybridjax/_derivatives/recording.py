@@ -1,5 +1,6 @@
 """What the replay of a tape is given, what it returns, and how it reads the rows."""
 
+import abc
 from typing import Any
 
 import equinox as eqx
@@ -10,8 +11,9 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._jax.pack import Packer
+from .._jax.primitives import wanted_of
 from .._loop.tape import Row, Tape
-from .._steps.step import flow_for
+from .._steps.method import TangentTolerance
 from .._systems.flat import FlatSystem
 
 
@@ -34,23 +36,65 @@ class Outputs(eqx.Module):
     t_end: Float[Array, ""] | None
 
 
-class Recording(eqx.Module):
-    """All that the replay needs to know. For a second derivative, the system and the
-    states on the tape carry a tangent themselves."""
+class AbstractRecording(eqx.Module):
+    """What `replay` is given: all that one must know to push and to pull. For a second
+    derivative, the system and the states in it carry a tangent themselves."""
 
-    system: FlatSystem
-    tape: Tape
-    solver: Any
+    system: eqx.AbstractVar[FlatSystem]
+    solver: eqx.AbstractVar[Any]
+    # The errors that tangents may have, or `None` if they are not looked at.
+    tangent_tol: eqx.AbstractVar[TangentTolerance | None]
+
+    @property
+    @abc.abstractmethod
+    def end(self) -> tuple[Float[Array, ""], Float[Array, " n"]]:
+        """Time and state at the end."""
+
+    @abc.abstractmethod
+    def push(self, inputs: Inputs, twice: bool) -> Outputs:
+        """With `twice`, in a form that can be differentiated with respect to what is
+        recorded."""
+
+    @abc.abstractmethod
+    def pull(self, cts: Outputs, wanted: Inputs, twice: bool) -> Inputs:
+        """`wanted` has `True` where a cotangent is asked for, `None` elsewhere."""
+
+    @abc.abstractmethod
+    def like_outputs(self) -> Outputs:
+        """Something of the shape of what is pushed out."""
+
+    @property
+    @abc.abstractmethod
+    def smooth_twice(self) -> Bool[Array, ""]:
+        """Where it is not, second derivatives are NaN."""
+
+    def like_inputs(self, wanted: Inputs) -> Inputs:
+        t, x = self.end
+        like = Inputs(self.system, x, t, t)
+        return wanted_of(wanted, like)
+
+
+class AbstractTapeRecording(AbstractRecording):
+    """Of a whole simulation."""
+
+    tape: eqx.AbstractVar[Tape]
+
+    @property
+    def end(self):
+        return self.tape.t_end, self.tape.x_end
 
     @property
     def differentiable(self) -> Bool[Array, ""]:
         """Where it is not, derivatives are NaN."""
         return self.tape.successful & self.tape.smooth
 
-    def row_flow(self, system: FlatSystem, row: Row, x) -> Float[Array, " n"]:
-        """From `x` at the start of a row to its end, before its event."""
-        projected = row.event >= 0 if self.tape.projects else None
-        return flow_for(self.solver, system, row.t, row.dt, x, row.mode, projected)
+    @property
+    def smooth_twice(self):
+        return self.differentiable & self.tape.smooth_twice
+
+    def like_outputs(self) -> Outputs:
+        tape = self.tape
+        return Outputs(tape.x, tape.x_pre, tape.x_end, tape.t_event, tape.t_end)
 
 
 class Rows:

@@ -1,9 +1,9 @@
-"""The tangent map of a tape, and its transpose, as a pair of primitives.
+"""The tangent map of a recording, and its transpose, as a pair of primitives.
 
 `push` takes tangents of the system's parameters, of the initial state and of the
-initial time forward through the rows; `pull` takes cotangents back. Each is the other's
-transpose, except at corners: there `push` follows the tangent (the B-derivative), and
-`pull` the recorded order, one element of the B-subdifferential.
+initial time forward through what was recorded; `pull` takes cotangents back. Each is
+the other's transpose, except at corners: there `push` follows the tangent (the
+B-derivative), and `pull` the recorded order, one element of the B-subdifferential.
 """
 
 import equinox.internal as eqxi
@@ -13,9 +13,7 @@ from jaxtyping import PyTree
 from .._jax.directional import directional
 from .._jax.primitives import abstract_eval, linear_in, wanted_of
 from .._jax.tie import tie
-from .pull import like_inputs, Pull
-from .push import Push
-from .recording import Inputs, Outputs, poison, Recording
+from .recording import AbstractRecording, Inputs, Outputs, poison
 
 
 _REVERSE = (
@@ -30,11 +28,6 @@ _THIRD = (
     "derivative of a simulation was itself differentiated. Use finite differences of "
     "second derivatives instead."
 )
-
-
-def _like_outputs(recording: Recording) -> Outputs:
-    tape = recording.tape
-    return Outputs(tape.x, tape.x_pre, tape.x_end, tape.t_event, tape.t_end)
 
 
 @eqxi.filter_primitive_jvp
@@ -80,7 +73,7 @@ def _pull_transpose(primals, ct_inputs: Inputs):
 def _push_twice_impl(t_inputs, t_recording, inputs, recording) -> Outputs:
     """The tangent of `push`."""
     _, t_out = directional(
-        lambda inputs, recording: Push(inputs, recording, True)(),
+        lambda inputs, recording: recording.push(inputs, True),
         (inputs, recording),
         (t_inputs, t_recording),
     )
@@ -90,18 +83,17 @@ def _push_twice_impl(t_inputs, t_recording, inputs, recording) -> Outputs:
 def _pull_twice_impl(t_cts, t_recording, cts, wanted, recording) -> Inputs:
     """The tangent of `pull`."""
     _, t_out = directional(
-        lambda cts, recording: Pull(cts, wanted, recording, True)(),
+        lambda cts, recording: recording.pull(cts, wanted, True),
         (cts, recording),
         (t_cts, t_recording),
     )
     return _where_isolated(recording, t_out)
 
 
-def _where_isolated(recording: Recording, tangents):
+def _where_isolated(recording: AbstractRecording, tangents):
     """A second derivative, where no two events share an instant, and none happens at
     the start."""
-    exists = recording.differentiable & recording.tape.smooth_twice
-    return jtu.tree_map(lambda d: poison(d, exists), tangents)
+    return jtu.tree_map(lambda d: poison(d, recording.smooth_twice), tangents)
 
 
 @eqxi.filter_primitive_jvp
@@ -116,19 +108,17 @@ def _no_reverse(primals, cts):
 
 _push_p = eqxi.create_vprim(
     "hybridjax_push",
-    eqxi.filter_primitive_def(
-        lambda inputs, recording: Push(inputs, recording, False)()
-    ),
-    abstract_eval(lambda inputs, recording: _like_outputs(recording)),
+    eqxi.filter_primitive_def(lambda inputs, recording: recording.push(inputs, False)),
+    abstract_eval(lambda inputs, recording: recording.like_outputs()),
     _push_jvp,
     _push_transpose,
 )
 _pull_p = eqxi.create_vprim(
     "hybridjax_pull",
     eqxi.filter_primitive_def(
-        lambda cts, wanted, recording: Pull(cts, wanted, recording, False)()
+        lambda cts, wanted, recording: recording.pull(cts, wanted, False)
     ),
-    abstract_eval(lambda cts, wanted, recording: like_inputs(wanted, recording)),
+    abstract_eval(lambda cts, wanted, recording: recording.like_inputs(wanted)),
     _pull_jvp,
     _pull_transpose,
 )
@@ -137,14 +127,14 @@ _pull_p = eqxi.create_vprim(
 _push_twice_p = eqxi.create_vprim(
     "hybridjax_push_twice",
     eqxi.filter_primitive_def(_push_twice_impl),
-    abstract_eval(lambda *args: _like_outputs(args[-1])),
+    abstract_eval(lambda *args: args[-1].like_outputs()),
     _no_third,
     _no_reverse,
 )
 _pull_twice_p = eqxi.create_vprim(
     "hybridjax_pull_twice",
     eqxi.filter_primitive_def(_pull_twice_impl),
-    abstract_eval(lambda *args: like_inputs(*args[-2:])),
+    abstract_eval(lambda *args: args[-1].like_inputs(args[-2])),
     _no_third,
     _no_reverse,
 )
@@ -155,17 +145,17 @@ def _second(primitive, t_given, t_recording, *primals):
     return eqxi.filter_primitive_bind(primitive, t_given, t_recording, *primals)
 
 
-def push(inputs: Inputs, recording: Recording) -> Outputs:
+def push(inputs: Inputs, recording: AbstractRecording) -> Outputs:
     inputs = _tie_to(recording, inputs)
     return eqxi.filter_primitive_bind(_push_p, inputs, recording)
 
 
-def pull(cts: Outputs, wanted: Inputs, recording: Recording) -> Inputs:
+def pull(cts: Outputs, wanted: Inputs, recording: AbstractRecording) -> Inputs:
     cts = _tie_to(recording, cts)
     return eqxi.filter_primitive_bind(_pull_p, cts, wanted, recording)
 
 
-def _tie_to(recording: Recording, tree: PyTree) -> PyTree:
+def _tie_to(recording: AbstractRecording, tree: PyTree) -> PyTree:
     # A tangent that all lanes share is made one for each outside of the primitive, so
     # that JAX sums over them when it transposes.
-    return tie(tree, (recording.system, recording.tape.t_end))
+    return tie(tree, (recording.system, recording.end))

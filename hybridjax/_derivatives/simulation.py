@@ -6,6 +6,7 @@ them (saved values, event times) is plain JAX.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,11 +20,26 @@ from .._loop.projection import ProjectionLoop
 from .._loop.run import run
 from .._loop.state import Settings
 from .._loop.tape import Tape
-from .._steps.method import with_gradients
+from .._steps.method import TangentTolerance, with_gradients
 from .._systems.flat import FlatSystem
 from .continuity import is_discontinuous
-from .recording import Inputs, Recording
+from .pull import Pull
+from .push import Push
+from .recording import AbstractTapeRecording, Inputs, Outputs
 from .replay import push
+
+
+class Recording(AbstractTapeRecording):
+    system: FlatSystem
+    tape: Tape
+    solver: Any
+    tangent_tol: TangentTolerance | None
+
+    def push(self, inputs: Inputs, twice: bool) -> Outputs:
+        return Push(inputs, self, twice)()
+
+    def pull(self, cts: Outputs, wanted: Inputs, twice: bool) -> Inputs:
+        return Pull(cts, wanted, self, twice)()
 
 
 @eqx.filter_custom_jvp
@@ -69,7 +85,7 @@ def traced_once(*inputs) -> Callable:
 
 @tape_of.def_jvp
 def _tape_jvp(primals, tangents, **kwargs):
-    system = primals[0]
+    system, settings = primals[0], kwargs["settings"]
     tape = tape_of(*primals, **kwargs)
     continuous = ~is_discontinuous(system, tape)
     transversal = ~jnp.any(tape.fired & (tape.rate == 0))
@@ -77,7 +93,8 @@ def _tape_jvp(primals, tangents, **kwargs):
     recording = Recording(
         system=system,
         tape=tape,
-        solver=with_gradients(kwargs["settings"].solver),
+        solver=with_gradients(settings.solver),
+        tangent_tol=settings.tangent_tol,
     )
     out = push(Inputs(*tangents), recording)
     t_tape = jtu.tree_map(lambda _: None, tape)

@@ -30,6 +30,10 @@ def least(x: Float[Array, " n"]) -> Float[Array, ""]:
     return _reduce(x, functools.partial(functools.reduce, lax.min), jnp.min)
 
 
+def greatest(x: Float[Array, " n"]) -> Float[Array, ""]:
+    return _reduce(x, functools.partial(functools.reduce, lax.max), jnp.max)
+
+
 def first_least(x: Array) -> Int[Array, ""]:
     """`jnp.argmin`, for a vector without NaN."""
     return _reduce(x, _first_least, lambda x, axis: jnp.argmin(x, axis).astype("int32"))

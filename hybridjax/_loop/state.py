@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._steps.method import TangentTolerance
 from .._steps.step import StepResult
 from .results import choose, RESULTS
 
@@ -20,6 +21,7 @@ class Settings(eqx.Module):
     dt0: Float[Array, ""] | None
     event_method: Any
     progress_meter: dfx.AbstractProgressMeter
+    tangent_tol: TangentTolerance | None
     max_steps: int = eqx.field(static=True)
     max_events: int = eqx.field(static=True)
 

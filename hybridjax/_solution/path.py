@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
+from .._derivatives.along import along
+from .._derivatives.shift_time import shift_time
 from .._loop.tape import Tape
-from .._steps.method import with_gradients
-from .._steps.step import flow_for
+from .._steps.method import TangentTolerance, with_gradients
 from .._systems.flat import FlatSystem
 
 
@@ -38,6 +39,7 @@ class Path(eqx.Module):
     tape: Tape
     system: FlatSystem
     solver: dfx.AbstractSolver
+    tangent_tol: TangentTolerance | None
     same_time: Float[Array, ""]
     unravel: Callable
 
@@ -69,8 +71,18 @@ class Path(eqx.Module):
         # fixed times, but the end moves with `t1`.
         start = jax.lax.stop_gradient(t)
         moved = (s - time) - (t - start)
-        dt = jnp.where(reached, jnp.maximum(time - start, 0) + moved, 0)
-        solver = with_gradients(self.solver)
-        projected = (tape.event[i] >= 0) & ~ended if tape.projects else None
-        x = flow_for(solver, self.system, t, dt, x, mode, projected)
+        dt = jnp.where(reached, jnp.maximum(time - start, 0), 0)
+        projected = tape.projects & (tape.event[i] >= 0) & ~ended
+        euler = x + dt * self.system.flow(start, x, mode) if tape.projects else x
+        x = along(
+            self.system,
+            x,
+            t=start,
+            dt=jnp.where(projected, 0, dt),
+            mode=mode,
+            solver=with_gradients(self.solver),
+            tangent_tol=self.tangent_tol,
+        )
+        x = jnp.where(projected, euler, x)
+        x = shift_time(self.system, start + dt, x, mode, moved)
         return self.unravel(jnp.where(reached, x, jnp.nan)), mode

@@ -1,11 +1,17 @@
 """The solver and the step size controller that a user passed, checked and completed."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax as dfx
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Array, Float
+
+from .._jax.tracing import is_traced
+from .stages import explicit_tableau
 
 
 _TOLERANCES = ("rtol", "atol", "dtmin", "dtmax")
@@ -69,6 +75,57 @@ def implicit_tolerances(solver, controller):
         )
     where = lambda s: [getattr(s.root_finder, name) for name in missing]
     return eqx.tree_at(where, solver, [getattr(controller, name) for name in missing])
+
+
+# Steps that suit the state suit a tangent as well, most of the time, with an error that
+# is larger by some factor. They are left as they are up to this many times the relative
+# tolerance; a tangent that gets shorter ones gets those that it needs.
+_KEEP, _AIM = 100, 10
+
+
+# With it, derivatives come of other, shorter steps: `hj.check_derivative`.
+finer = jax.make_user_context(False)
+
+
+class TangentTolerance(NamedTuple):
+    """Relative errors of a tangent in one step."""
+
+    keep: Float[Array, ""]  # up to which it is taken through the recorded step
+    aim: Float[Array, ""]  # with which it is taken through other ones
+    first: float = 1.0  # the part of the recorded step that is tried first
+
+
+def tangent_tolerance(given, solver, controller, dtype) -> TangentTolerance | None:
+    """`None` if the derivative is to be that of the recorded steps."""
+    tableau = explicit_tableau(solver)
+    if tableau is None or not np.any(tableau.b_error):
+        if given is not None:
+            raise ValueError(
+                "Argument `tangent_rtol` needs an explicit Runge-Kutta method with an "
+                f"error estimate as `solver`, such as `diffrax.Tsit5()`, not a "
+                f"`{type(solver).__name__}`, whose derivatives are those of its steps. "
+                "Leave it out, and choose the steps by `stepsize_controller`."
+            )
+        return None
+    if given is not None and not is_traced(given) and not 0 < float(given) < 1:
+        raise ValueError(
+            "Argument `tangent_rtol` must be a relative error between 0 and 1, such as "
+            f"1e-8, but it is {given}."
+        )
+    while hasattr(controller, "controller"):
+        controller = controller.controller
+    rtol = getattr(controller, "rtol", None)
+    if given is not None:
+        keep = aim = given
+    elif rtol is not None:
+        keep, aim = _KEEP * rtol, _AIM * rtol
+    elif finer.value:
+        keep = aim = jnp.sqrt(jnp.finfo(dtype).eps)
+    else:
+        return None
+    least = 100 * jnp.finfo(dtype).eps
+    keep, aim = (jnp.maximum(a, least).astype(dtype) for a in (keep, aim))
+    return TangentTolerance(keep, aim, 0.5 if finer.value else 1.0)
 
 
 def without_gradients(solver: Any) -> Any:

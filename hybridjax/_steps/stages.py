@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from .._jax.branch import where
+from .adjoint_estimate import adjoint_estimate
 
 
 def explicit_tableau(solver) -> dfx.ButcherTableau | None:
@@ -110,12 +111,43 @@ def _combined(weights, ks):
 
 def pull_stages(tableau, system_of: Callable, moving, t, dt, x, mode, ct):
     """Back from the state at the end of a step: cotangents of `moving`, of which
-    `system_of(moving)` is made, and of `x`. In a loop: the adjoint of a Runge-Kutta
-    method is one itself."""
-    weights, times, last = _butcher(tableau, x.dtype)
+    `system_of(moving)` is made, and of `x`; an estimate of the error of the latter; and
+    the state at the end."""
+    pull = _pull_looped if system_of(moving).is_large else _pull_unrolled
     # Stages that only the error estimate needs come last.
     size = int(np.flatnonzero(tableau.b_sol)[-1]) + 1
+    return pull(tableau, size, system_of, moving, t, dt, x, mode, ct)
+
+
+def _pull_unrolled(tableau, size, system_of: Callable, moving, t, dt, x, mode, ct):
+    rows, times = [(), *tableau.a_lower], [0.0, *tableau.c]
+    ks, vjps = [], []
+    for row, c in zip(rows[:size], times, strict=False):
+        slope = lambda moving, at, c=c: (
+            dt * system_of(moving).flow(t + float(c) * dt, at, mode)
+        )
+        k, vjp = jax.vjp(slope, moving, x + weighted(row, ks) if ks else x)
+        ks.append(k)
+        vjps.append(vjp)
+
+    ct_moving = jtu.tree_map(jnp.zeros_like, moving)
+    cts, back = [float(w) * ct for w in tableau.b_sol[:size]], [ct] * size
+    for i in reversed(range(size)):
+        d_moving, back[i] = vjps[i](cts[i])
+        ct_moving = jtu.tree_map(jnp.add, ct_moving, d_moving)
+        for j, w in enumerate(rows[i]):
+            if w != 0:
+                cts[j] = cts[j] + float(w) * back[i]
+    ct_x = ct + weighted(np.ones(size), back)
+    error = weighted(adjoint_estimate(tableau)[0], back)
+    return ct_moving, ct_x, error, x + weighted(tableau.b_sol[:size], ks)
+
+
+def _pull_looped(tableau, size, system_of: Callable, moving, t, dt, x, mode, ct):
+    # The adjoint of a Runge-Kutta method is one itself.
+    weights, times, last = _butcher(tableau, x.dtype)
     weights, last = weights[:, :size], last[:size]
+    for_error = jnp.asarray(adjoint_estimate(tableau)[0], x.dtype)
 
     def slope(moving, i, at):
         return dt * system_of(moving).flow(t + times[i] * dt, at, mode)
@@ -127,14 +159,15 @@ def pull_stages(tableau, system_of: Callable, moving, t, dt, x, mode, ct):
 
     def back(k, carry):
         i = size - 1 - k
-        ct_moving, ct_x, ct_ks = carry
+        ct_moving, ct_x, ct_ks, error = carry
         at = x + _combined(weights[i], ks)
         _, vjp = jax.vjp(lambda moving, at: slope(moving, i, at), moving, at)
         d_moving, d_at = vjp(ct_ks[i])
         ct_moving = jtu.tree_map(jnp.add, ct_moving, d_moving)
-        return ct_moving, ct_x + d_at, ct_ks + jnp.outer(weights[i], d_at)
+        ct_ks = ct_ks + jnp.outer(weights[i], d_at)
+        return ct_moving, ct_x + d_at, ct_ks, error + for_error[i] * d_at
 
     zeros = jtu.tree_map(jnp.zeros_like, moving)
-    init = zeros, ct, jnp.outer(last, ct)
-    ct_moving, ct_x, _ = lax.fori_loop(0, size, back, init)
-    return ct_moving, ct_x
+    init = zeros, ct, jnp.outer(last, ct), jnp.zeros_like(ct)
+    ct_moving, ct_x, _, error = lax.fori_loop(0, size, back, init)
+    return ct_moving, ct_x, error, x + _combined(last, ks)

@@ -1,18 +1,14 @@
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax as dfx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._jax.branch import cond_any
 from .._systems.flat import FlatSystem
 from .stages import (
     explicit_stages,
     explicit_tableau,
     looking_stages,
-    pull_stages,
     weighted,
 )
 
@@ -68,44 +64,14 @@ def looking_step(solver, system: FlatSystem, t, dt, x, mode, here, known):
 
 
 def flow_for(
-    solver: dfx.AbstractSolver,
-    system: FlatSystem,
-    t,
-    dt,
-    x,
-    mode,
-    projected: Bool[Array, ""] | None = None,
+    solver: dfx.AbstractSolver, system: FlatSystem, t, dt, x, mode
 ) -> Float[Array, " n"]:
-    """The state after `dt`, and nothing else: what the replay differentiates.
-
-    A step of the solver, or of Euler where it is `projected`.
-    """
+    """The state after `dt`, and nothing else: what the replay differentiates."""
     tableau = explicit_tableau(solver)
     flow = system.flow(t, x, mode)
-
-    def step():
-        if tableau is None:
-            return _diffrax_step(solver, system, t, dt, x, flow, mode).x
-        return explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
-
-    if projected is None:
-        return step()
-    euler = x + dt * flow
-    return cond_any(
-        ~projected,
-        lambda: jnp.where(projected, euler, step()),
-        lambda: euler,
-    )
-
-
-def pull_flow(solver, system_of: Callable, moving, t, dt, x, mode, ct):
-    """Back through `flow_for`: cotangents of `moving`, of which `system_of(moving)` is
-    made, and of `x`."""
-    tableau = explicit_tableau(solver)
-    if tableau is not None and system_of(moving).is_large:
-        return pull_stages(tableau, system_of, moving, t, dt, x, mode, ct)
-    fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
-    return jax.vjp(fn, moving, x)[1](ct)
+    if tableau is None:
+        return _diffrax_step(solver, system, t, dt, x, flow, mode).x
+    return explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
 
 
 def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:

@@ -284,7 +284,8 @@ def test_plate():
     x_p, forward, reverse, events = jax.jit(project)(eps)
     np.testing.assert_array_equal(events.count, np.tile(count, (3, 1)))
     assert np.all(np.ptp(events.t[:, -1, :n], axis=1) == 0)
-    np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-9)
+    # Not to rounding: a few steps are divided, for tangents and cotangents differently.
+    np.testing.assert_allclose(forward, reverse, rtol=0, atol=1e-8)
     errors = [error(x_p[k], x) for k in range(3)]
     derivatives = [error(reverse[k], jacobian) for k in range(3)]
     assert _order(eps, errors) > 1.8 and errors[0] < 1e-5

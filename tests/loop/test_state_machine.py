@@ -57,6 +57,7 @@ def _loop(name, event_method, controller, max_events=512):
         dt0=None if isinstance(controller, dfx.PIDController) else jnp.asarray(0.01),
         event_method=event_method,
         progress_meter=dfx.NoProgressMeter(),
+        tangent_tol=None,
         max_steps=4096,
         max_events=max_events,
     )

@@ -1,0 +1,96 @@
+"""The flow from a state on a tape to a time between two of them, differentiable."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, PyTree
+
+from .._steps.method import TangentTolerance
+from .._steps.step import flow_for
+from .._steps.variation import pull_flow, push_flow
+from .._systems.flat import FlatSystem
+from .recording import AbstractRecording, Inputs, Outputs
+from .replay import push
+
+
+class _Step(AbstractRecording):
+    """A part of a solver step."""
+
+    system: FlatSystem
+    solver: Any
+    tangent_tol: TangentTolerance | None
+    t: Float[Array, ""]
+    dt: Float[Array, ""]
+    x: Float[Array, " n"]
+    mode: PyTree
+    x_end: Float[Array, " n"]
+
+    @property
+    def end(self):
+        return self.t, self.x_end
+
+    @property
+    def smooth_twice(self) -> Bool[Array, ""]:
+        return jnp.asarray(True)
+
+    def like_outputs(self) -> Outputs:
+        return _only(self.x_end)
+
+    def push(self, inputs: Inputs, twice: bool) -> Outputs:
+        dx = jnp.zeros_like(self.x_end) if inputs.x0 is None else inputs.x0
+        dx = push_flow(
+            self.solver,
+            self.system,
+            inputs.system,
+            self.t,
+            self.dt,
+            self.x,
+            self.mode,
+            dx,
+            self.tangent_tol,
+        )
+        return _only(dx)
+
+    def pull(self, cts: Outputs, wanted: Inputs, twice: bool) -> Inputs:
+        treedef = jtu.tree_structure(self.system)
+        mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
+        moving, fixed = eqx.partition(self.system, jtu.tree_unflatten(treedef, mask))
+        ct_system, ct = pull_flow(
+            self.solver,
+            lambda moving: eqx.combine(moving, fixed),
+            moving,
+            self.t,
+            self.dt,
+            self.x,
+            self.mode,
+            cts.x_end,
+            jtu.tree_map(jnp.zeros_like, moving),
+            self.tangent_tol,
+            twice,
+        )
+        return Inputs(ct_system, None if wanted.x0 is None else ct, None, None)
+
+
+def _only(x_end) -> Outputs:
+    return Outputs(x=None, x_pre=None, x_end=x_end, t_event=None, t_end=None)
+
+
+@eqx.filter_custom_jvp
+def along(
+    system: FlatSystem, x, *, t, dt, mode, solver, tangent_tol
+) -> Float[Array, " n"]:
+    """The state a time `dt` after that of `x`, of which no derivative with respect to
+    `t` and `dt` is taken."""
+    return flow_for(solver, system, t, dt, x, mode)
+
+
+@along.def_jvp
+def _along_jvp(primals, tangents, *, t, dt, mode, solver, tangent_tol):
+    (system, x), (t_system, t_x) = primals, tangents
+    x_end = along(
+        system, x, t=t, dt=dt, mode=mode, solver=solver, tangent_tol=tangent_tol
+    )
+    step = _Step(system, solver, tangent_tol, t, dt, x, mode, x_end)
+    return x_end, push(Inputs(t_system, t_x, None, None), step).x_end

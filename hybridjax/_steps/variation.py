@@ -1,0 +1,179 @@
+"""The derivative of the flow along a recorded step, with an error control of its own.
+
+A state may say nothing of its derivative: at rest, or on a parabola, steps grow without
+an error, and may be too long for perturbations, which oscillate or decay faster. So a
+tangent is taken through the recorded step first, and through shorter ones if its error
+is too large: its embedded estimate, which is that of the state, differentiated.
+Likewise for a cotangent, from the end of the step to its start.
+
+How long the steps are is common to all lanes of a batch, so that they go on sharing
+what they share; but a lane keeps what came of the recorded step, where that was good.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox.internal as eqxi
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Float
+
+from .._jax.branch import cond_any, where
+from .._jax.directional import directional
+from .._jax.reduce import greatest
+from .._systems.flat import FlatSystem
+from .adjoint_estimate import adjoint_estimate
+from .method import TangentTolerance
+from .stages import explicit_stages, explicit_tableau, pull_stages, weighted
+from .step import flow_for
+
+
+# No step is shorter than this part of the recorded one. What is then left of the error,
+# relative to the tangent, comes of a kink in the vector field; or is an instability, if
+# it is more than `_LOST`.
+_SHORTEST = 2.0**-12
+_LOST = 0.5
+
+# Components have units of their own, so each is measured by itself; but those that are
+# smaller than this part of the largest one, as if they were not.
+_FLOOR = 1e-3
+
+
+class _Verdict(NamedTuple):
+    take: Array  # does this lane move on by this attempt
+    move: Array  # do all lanes
+    open_: Array  # is this lane not through yet
+    factor: Array  # by which the length of the attempt could be scaled
+    lost: Array  # is this lane unstable even so
+
+
+def _judge(error, before, after, tol, h, open_) -> _Verdict:
+    """What becomes of an attempt at a part `h` of a recorded step."""
+    error, before, after = lax.stop_gradient((error, before, after))
+    size = jnp.maximum(jnp.abs(before), jnp.abs(after))
+    size = jnp.maximum(size, _FLOOR * greatest(size))
+    relative = greatest(jnp.abs(error) / jnp.where(size == 0, 1, size))
+    whole, shortest = h == 1, h <= _SHORTEST
+    # Nothing will mend a NaN.
+    good = ~(relative > jnp.where(whole, tol.keep, tol.aim))
+    still = open_ & ~(whole & good)
+    worst = eqxi.unvmap_max(jnp.where(still & (relative > 0), relative / tol.aim, 0))
+    move = (worst <= 1) | shortest
+    return _Verdict(
+        take=jnp.where(whole, open_ & good, still & move),
+        move=move,
+        open_=still,
+        # As if the estimate were of order four: what it is matters little.
+        factor=jnp.clip(0.9 / jnp.sqrt(jnp.sqrt(worst)), 0.1, 5),
+        lost=shortest & (relative > _LOST),
+    )
+
+
+def push_flow(
+    solver, system: FlatSystem, t_system, t, dt, x, mode, t_x, tol
+) -> Float[Array, " n"]:
+    """The tangent after flowing for `dt` from `(t, x)`, for tangents of the system and
+    of `x`; with a relative error of `tol`, or that of the recorded step if `None`."""
+    tableau: Any = explicit_tableau(solver)
+    moves = dt > 0
+    if tol is None:
+        fn = lambda system, x: flow_for(solver, system, t, dt, x, mode)
+        tangent = lambda: directional(fn, (system, x), (t_system, t_x))[1]
+        return cond_any(moves, lambda: jnp.where(moves, tangent(), t_x), lambda: t_x)
+
+    def step(t, dt, x, t_x):
+        def both(system, x):
+            flow = system.flow(t, x, mode)
+            ks, x1 = explicit_stages(tableau, system, t, dt, x, flow, mode)
+            return x1, weighted(tableau.b_error, ks)
+
+        (x1, _), tangents = directional(both, (system, x), (t_system, t_x))
+        return x1, *tangents
+
+    def body(carry):
+        s, h, x, t_x, open_ = carry
+        x1, t_x1, error = step(t + s * dt, h * dt, x, t_x)
+        v = _judge(error, t_x, t_x1, tol, h, open_)
+        t_x1 = jnp.where(v.lost, jnp.nan, t_x1)
+        x, s = where(v.move, (x1, jnp.where(h < 1 - s, s + h, 1)), (x, s))
+        h = jnp.minimum(jnp.maximum(h * v.factor, _SHORTEST), 1 - s)
+        return s, h, x, jnp.where(v.take, t_x1, t_x), v.open_
+
+    one = jnp.ones((), x.dtype)
+    start = jnp.where(eqxi.unvmap_any(moves), 0, one)
+    init = start, tol.first * one, x, t_x, moves
+    return lax.while_loop(lambda carry: carry[0] < 1, body, init)[3]
+
+
+def pull_flow(
+    solver,
+    system_of: Callable,
+    moving,
+    t,
+    dt,
+    x,
+    mode,
+    ct,
+    ct_moving,
+    tol,
+    twice: bool,
+):
+    """Back through `push_flow`: cotangents of `moving`, of which `system_of(moving)` is
+    made, added to `ct_moving`; and of `x`. With `twice`, to be differentiated."""
+    tableau: Any = explicit_tableau(solver)
+    moves = dt > 0
+
+    def add(take, total, more):
+        keep = lambda a, b: a + jnp.where(take, b, jnp.zeros_like(b))
+        return jtu.tree_map(keep, total, more)
+
+    if tol is None:
+        fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
+
+        def back():
+            d_moving, d_x = jax.vjp(fn, moving, x)[1](ct)
+            return add(moves, ct_moving, d_moving), jnp.where(moves, d_x, ct)
+
+        return cond_any(moves, back, lambda: (ct_moving, ct))
+
+    # The estimate may be of another order than that of the state.
+    _, power = adjoint_estimate(tableau)
+    same_tol = TangentTolerance(tol.keep**power, tol.aim**power, tol.first)
+
+    def body(carry):
+        s, h, at, here, ct, ct_moving, open_ = carry
+        # The attempt is at the part from `s - h` to `s`; but first, if the state at its
+        # start is not known, one goes there: in one step, the record says that this is
+        # good enough; or in such steps as are good for a derivative of the state.
+        begin = s - h
+        known = at == begin
+        at, here = where(at > begin, (jnp.zeros_like(at), x), (at, here))
+        way = jnp.minimum(h, begin - at) if twice else begin - at
+        length = jnp.where(known, h, way)
+        d_moving, d_x, error, there = pull_stages(
+            tableau, system_of, moving, t + at * dt, length * dt, here, mode, ct
+        )
+        v = _judge(error, ct, d_x, same_tol, h, open_)
+        take, move = v.take & known, v.move & known
+        d_x = jnp.where(v.lost, jnp.nan, d_x)
+        arrives = jnp.where(at + way < begin, at + way, begin)
+        at, here = where(known, (at, here), (arrives, there))
+        s = jnp.where(move, begin, s)
+        next_h = jnp.minimum(jnp.maximum(h * v.factor, _SHORTEST), s)
+        return (
+            s,
+            jnp.where(known, next_h, h),
+            at,
+            here,
+            jnp.where(take, d_x, ct),
+            add(take, ct_moving, d_moving),
+            jnp.where(known, v.open_, open_),
+        )
+
+    one = jnp.ones((), x.dtype)
+    start = jnp.where(eqxi.unvmap_any(moves), one, 0)
+    init = start, tol.first * one, 0 * one, x, ct, ct_moving, moves
+    *_, ct, ct_moving, _ = lax.while_loop(lambda carry: carry[0] > 0, body, init)
+    return ct_moving, ct

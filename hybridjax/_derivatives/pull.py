@@ -11,9 +11,10 @@ from jaxtyping import Array, PyTree
 from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.pack import Packer
 from .._jax.primitives import wanted_of
+from .._jax.reduce import nonzero
 from .._loop.tape import Row
 from .._steps.step import pull_flow
-from .recording import entry, Inputs, Outputs, Recording, Rows
+from .recording import entry, Inputs, Outputs, poison, Recording, Rows
 from .saltation import event_map
 
 
@@ -78,20 +79,13 @@ class Pull:
             ct = ct + ct_x
         ct_x0, ct_t0, ct_system = self.through(ct, ct_system)
 
-        asked = jnp.asarray(False)
-        for leaf in jtu.tree_leaves(cts):
-            asked = asked | jnp.any(leaf != 0)
-        dead = lambda d: jnp.where(
-            self.recording.differentiable,
-            d,
-            jnp.where(asked, jnp.nan, jnp.zeros_like(d)),
+        out = Inputs(
+            system=ct_system,
+            x0=None if wanted.x0 is None else ct_x0,
+            t0=None if wanted.t0 is None else ct_t0,
+            t1=None if wanted.t1 is None else ct_t1,
         )
-        return Inputs(
-            system=jtu.tree_map(dead, ct_system),
-            x0=None if wanted.x0 is None else dead(ct_x0),
-            t0=None if wanted.t0 is None else dead(ct_t0),
-            t1=None if wanted.t1 is None else dead(ct_t1),
-        )
+        return poison(out, nonzero(cts), self.recording.differentiable)
 
     def through(self, ct, ct_system):
         """From the cotangents at the end to those at the start, of state and time, and

@@ -49,8 +49,9 @@ class Path(eqx.Module):
         """Whether the simulation got to the time `s`."""
         return s <= self.tape.t_end + self.same_time
 
-    def at(self, s) -> tuple[PyTree, PyTree]:
-        """State and mode at time `s`: one solver step from the start of its row.
+    def at(self, s) -> tuple[PyTree, PyTree, Bool[Array, ""]]:
+        """State and mode at time `s`: one solver step from the start of its row; and
+        whether there are any: where not, they are those of the end.
 
         A time equal to that of an event up to rounding is after it.
         """
@@ -73,4 +74,16 @@ class Path(eqx.Module):
         solver = with_gradients(self.solver)
         projected = (tape.event[i] >= 0) & ~ended if tape.projects else None
         x = flow_for(solver, self.system, t, dt, x, mode, projected)
-        return self.unravel(jnp.where(reached, x, jnp.nan)), mode
+        return self.unravel(x), mode, reached
+
+
+def nan_unless(exists: Bool[Array, "..."], tree: PyTree) -> PyTree:
+    """NaN in all floats, where they do not exist. What is there instead keeps its
+    derivative, which after a failure is NaN."""
+
+    def nan(a):
+        here = jnp.reshape(exists, exists.shape + (1,) * (a.ndim - exists.ndim))
+        return jnp.where(here, jnp.zeros((), a.dtype), jnp.nan).astype(a.dtype)
+
+    add = lambda a: a + nan(a) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+    return jtu.tree_map(add, jtu.tree_map(jnp.asarray, tree))

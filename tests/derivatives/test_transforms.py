@@ -262,6 +262,24 @@ def test_failed_lanes_do_not_disturb_the_others():
     assert np.all(np.isnan(push[~fine]))
 
 
+def test_all_of_a_failed_lane():
+    # A ball in the air: its speed does not depend on the initial height, and the time
+    # at which the failure ends it on nothing. Both modes give NaN all the same.
+    def outcome(z):
+        sol = _ball(z[:4], saveat=dfx.SaveAt(ts=[0.1]), max_steps=2, throw=False)
+        log = sol.events
+        known = [*sol.xs[0], *sol.x1, sol.evaluate(0.1)[1], sol.stats["t_end"]]
+        return jnp.stack(known), jnp.stack([log.t[0], *log.x_after[0]])
+
+    z = jnp.append(_BALL, 0.0)
+    for jac in (jax.jacfwd, jax.jacrev):
+        ended, none = jax.jit(jac(outcome))(z)
+        assert np.isnan(ended[:, :4]).all()
+        # What the simulation is not given, and slots for events that there were not.
+        assert np.all(ended[:, 4] == 0)
+        assert np.all(none == 0)
+
+
 def _touch(z, throw):
     """A parabola that touches the guard where z is zero."""
     system = hj.HybridAutomaton(

@@ -7,10 +7,13 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
 from .._jax.branch import where
 from .._jax.deferred import deferred
+from .._jax.tracing import is_traced
+from .._loop.loop import SAME_TIME
 from .path import nan_unless, Path
 
 
@@ -32,6 +35,32 @@ def check_saveat(saveat: Any):
                 "Argument `saveat` must have `steps` True or False, but it is "
                 f"{sub.steps}."
             )
+
+
+def check_times(saveat: dfx.SaveAt, t0, t1, dtype) -> tuple:
+    """Those of its times that are not known yet: they are left to the loop to check."""
+    scale = 0.0 if is_traced((t0, t1)) else max(abs(t0), abs(t1))
+    tol = SAME_TIME * float(jnp.finfo(dtype).eps) * scale
+    unknown = []
+    for ts in [sub.ts for sub in _subs(saveat) if sub.ts is not None]:
+        if is_traced((ts, t0, t1)):
+            unknown.append(ts)
+            continue
+        ts = np.asarray(ts)
+        outside = ts[~((ts >= t0 - tol) & (ts <= t1 + tol))]
+        if outside.size > 0:
+            raise ValueError(
+                f"Argument `saveat` must have its `ts` between `t0` and `t1`, which "
+                f"are {t0} and {t1}, but one of them is {outside[0]}. Leave it out, or "
+                "simulate for longer."
+            )
+        (falls,) = np.nonzero(np.diff(ts) < 0)
+        if falls.size > 0:
+            raise ValueError(
+                "Argument `saveat` must have its `ts` in ascending order, but "
+                f"{ts[falls[0] + 1]} comes after {ts[falls[0]]}. Sort them."
+            )
+    return tuple(unknown)
 
 
 def _is_sub(x):

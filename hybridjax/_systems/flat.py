@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._jax.convert import convert
+from .names import meant_as_vector
 from .stabilization import stabilized_for
 from .system import AbstractHybridSystem
 
@@ -141,17 +142,11 @@ def _check(function: str, what: str, got: Any, like: Any):
     got_leaves, got_structure = jtu.tree_flatten(got)
     like_leaves, like_structure = jtu.tree_flatten(like)
     if got_structure != like_structure:
-        message = (
+        raise ValueError(
             f"`{function}` must return something with the structure of `{what}`, "
             f"{like_structure}, but it returned {got_structure}."
+            + (meant_as_vector(like) if what == "x" else "")
         )
-        numbers = all(jnp.ndim(leaf) == 0 for leaf in like_leaves)
-        if what == "x" and isinstance(like, list | tuple) and numbers:
-            message += (
-                f" The state is a {type(like).__name__} of numbers; if it is meant as "
-                "one vector, pass `jnp.array(x0)` as `x0`."
-            )
-        raise ValueError(message)
     for g, leaf in zip(got_leaves, like_leaves, strict=True):
         if jnp.shape(g) != jnp.shape(leaf):
             raise ValueError(

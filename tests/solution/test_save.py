@@ -137,3 +137,81 @@ def test_function_of_states_in_a_masked_loss():
     assert okay.tolist() == [True, False]
     speeds = np.abs([bouncing_ball(1.0, 0.8, t)[1] for t in (0.2, 0.9)])
     np.testing.assert_allclose(gradient, np.sum(speeds) / np.sqrt(8), rtol=1e-7)
+
+
+#
+# Times outside of the interval
+#
+
+
+@pytest.mark.parametrize(
+    "ts, message",
+    {
+        "before": (
+            [0.5, 2.5],
+            "between.*1.0 and 2.0, but one of them is 0.5",
+        ),
+        "beyond": (
+            [1.5, 2.5],
+            "between.*1.0 and 2.0, but one of them is 2.5",
+        ),
+        "nan": ([1.5, np.nan], "one of them is nan"),
+        "unsorted": ([1.2, 1.7, 1.5], "ascending.*1.5 comes after 1.7.*Sort"),
+    }.values(),
+)
+def test_times_that_cannot_be_saved(ts, message):
+    subs = [dfx.SubSaveAt(ts=ts), dfx.SubSaveAt(ts=[1.5])]
+    saveat = dfx.SaveAt(subs=subs)
+    solve = lambda x0: hj.simulate(_ball, 1.0, 2.0, x0, 0, saveat=saveat).xs
+    for call in (solve, jax.jit(solve)):
+        with pytest.raises(ValueError, match=message):
+            call(jnp.array([1.0, 0.0]))
+
+
+def test_traced_times_that_cannot_be_saved():
+    rounding = 4 * np.finfo(float).eps
+    good = [[1.0, 1.5, 2.0], [1.2, 1.2, 1.2], [1.0 - rounding, 1.5, 2.0 + 2 * rounding]]
+    bad = [[0.9, 1.5, 2.0], [1.2, 1.1, 1.3], [1.0, 1.5, 2.1], [1.0, np.nan, 2.0]]
+    ts = jnp.array(good + bad)
+
+    @jax.jit
+    @jax.vmap
+    def lanes(ts):
+        def height(ts):
+            sol = hj.simulate(
+                _ball,
+                1.0,
+                2.0,
+                jnp.array([1.0, 0.0]),
+                0,
+                saveat=dfx.SaveAt(ts=ts),
+                throw=False,
+                max_steps=32,
+                max_events=4,
+            )
+            return jnp.sum(sol.xs[:, 0]), (sol.xs, sol.result)
+
+        return jax.grad(height, has_aux=True)(ts)
+
+    slopes, (xs, results) = lanes(ts)
+    fine = np.arange(len(ts)) < len(good)
+    assert (results == hj.RESULTS.invalid_times).tolist() == (~fine).tolist()
+    for k, times in enumerate(good):
+        truth = np.array([bouncing_ball(1.0, 0.8, t - 1.0) for t in times])
+        np.testing.assert_allclose(xs[k], truth, atol=1e-8)
+        np.testing.assert_allclose(slopes[k, 1], truth[1, 1], atol=1e-7)
+    assert not np.isfinite(np.asarray(xs)[~fine]).all(axis=(1, 2)).any()
+    # Traced, but known when the program ends.
+    with pytest.raises(hj.SimulationError, match="`saveat`.*`jnp.minimum\\(ts, t1\\)`"):
+        jax.grad(
+            lambda t1: hj.simulate(
+                _ball,
+                1.0,
+                t1,
+                jnp.array([1.0, 0.0]),
+                0,
+                saveat=dfx.SaveAt(ts=[1.5, 2.5]),
+                max_steps=32,
+                max_events=4,
+            ).xs[0, 0]
+        )(2.0)

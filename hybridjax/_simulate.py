@@ -14,7 +14,7 @@ from ._events.locate import Locate
 from ._events.project import Project
 from ._jax.compiler_options import compiler_options, is_outermost
 from ._jax.errors import certify, Verdict
-from ._jax.tracing import is_traced, stop_gradient
+from ._jax.tracing import is_traced, nans_allowed, stop_gradient
 from ._loop.loop import SAME_TIME
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
@@ -169,7 +169,8 @@ def simulate(
     moves = is_traced(t0)
     # A program of its own chooses how it is compiled.
     run = _outermost() if is_outermost() else _inner()
-    sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
+    with nans_allowed():
+        sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
     return certify(sol, verdict, messages(begin.system, bounds)) if throw else sol
 
 

@@ -209,7 +209,10 @@ class Pull:
         inside = g < -self.tape.guard_set_tol * jnp.abs(rate)
         ct_g = jnp.where(inside, 0, -ct_dt / rate)
         return (
-            jtu.tree_map(lambda a, b: a + ct_g * b, ct_system, dg_system),
+            # Parameters may have a dtype of their own.
+            jtu.tree_map(
+                lambda a, b: a + (ct_g * b).astype(a.dtype), ct_system, dg_system
+            ),
             ct_x + ct_g * dg_x,
             jnp.where(inside, ct_dt, 0),
         )

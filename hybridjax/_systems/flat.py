@@ -62,9 +62,17 @@ class FlatSystem(eqx.Module):
 
     def guard_rates(self, t, x, mode, dx):
         """Guards, and their derivatives along the direction `(1, dx)`."""
-        return jax.jvp(
-            lambda t, x: self.guards(t, x, mode), (t, x), (jnp.ones_like(t), dx)
-        )
+        guards = lambda t, x: self.guards(t, x, mode)
+        try:
+            return jax.jvp(guards, (t, x), (jnp.ones_like(t), dx))
+        except TypeError as error:
+            if "custom_vjp" not in str(error):
+                raise
+            raise ValueError(
+                "`guards` must have a derivative in forward mode, as the rates of "
+                "guards are derivatives along the flow, but it calls a function with "
+                "`jax.custom_vjp`. Use `jax.custom_jvp` there."
+            ) from error
 
 
 def flatten_system(

@@ -3,6 +3,9 @@
 What is closed over is differentiated too; what has no derivative says so.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import diffrax as dfx
 import equinox as eqx
 import hybridjax as hj
@@ -214,6 +217,126 @@ def test_closures_of_an_event_selected_system():
     zs = z[None] + jnp.linspace(0, 0.1, 3)[:, None]
     got = jax.jit(jax.vmap(jax.grad(end)))(zs)
     assert error(got, jax.vmap(jax.grad(exact))(zs)) < 1e-10
+
+
+#
+# Parameters and states of other kinds
+#
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex128])
+def test_parameters_of_another_dtype(dtype):
+    # The system, and `args`, which all lanes share. Numbers that all dtypes have.
+    def height(gravity, restitution):
+        class Ball(hj.AbstractHybridSystem):
+            gravity: jax.Array
+
+            def flow(self, t, x, mode, args):
+                return jnp.stack([x[1], -jnp.real(self.gravity).astype(x.dtype)])
+
+            def guards(self, t, x, mode, args):
+                return x[:1] - 0.0 * jnp.real(self.gravity).astype(x.dtype)
+
+            def jump(self, t, x, mode, event, args):
+                return jnp.stack([x[0], -jnp.real(args) * x[1]]), mode
+
+        x0, options = jnp.array([1.0, 0.5]), dict[str, Any](max_steps=64, max_events=4)
+        return hj.simulate(Ball(gravity), 0.0, 1.0, x0, 0, restitution, **options).x1[0]
+
+    gravity, restitution = jnp.array([9.0, 10.0], dtype), jnp.array(0.75, dtype)
+    total = lambda g, e: jnp.sum(jax.vmap(height, (0, None))(g, e))
+    got = jax.jit(jax.grad(total, (0, 1)))(gravity, restitution)
+    exact = lambda g, e: ball_outcome(jnp.stack([1.0, 0.5, g, e]), 1, 1.0)[0]
+    by_g, by_e = jax.vmap(jax.grad(exact, (0, 1)), (0, None))(
+        jnp.array([9.0, 10.0]), 0.75
+    )
+    assert [g.dtype for g in got] == [dtype, dtype]
+    rounding = 16 * jnp.finfo(dtype).eps + 1e-7
+    assert error(got[0].astype(complex).real, by_g) < rounding
+    assert error(got[1].astype(complex).real, by_e.sum()) < rounding
+
+
+def test_state_of_size_zero():
+    # Clocks only, of which two coincide: where w is 2.
+    class Clocks(hj.AbstractHybridSystem):
+        def flow(self, t, x, mode, args):
+            return x
+
+        def guards(self, t, x, mode, args):
+            left = jnp.stack([1.0 - args * t, 0.5 - t])
+            return jnp.where(mode == 0, left, jnp.full(2, hj.UNWATCHED))
+
+        def jump(self, t, x, mode, event, args):
+            return x, mode + 1
+
+    def time(w):
+        options = dict(max_steps=16, max_events=3)
+        return hj.simulate(Clocks(), 0.0, 3.0, jnp.zeros(0), 0, w, **options).events.t[
+            0
+        ]
+
+    ws = jnp.array([2.0, 2.5])
+    forward, reverse = (jax.jit(jax.vmap(d(time)))(ws) for d in (jax.jacfwd, jax.grad))
+    assert error(reverse, -1 / ws**2) < 1e-12
+    assert error(forward, reverse) < 1e-12
+
+
+@jax.custom_vjp
+def _square(x):
+    return x**2
+
+
+_square.defvjp(lambda x: (x**2, x), lambda x, ct: (2 * x * ct,))
+
+
+def test_functions_with_a_derivative_in_reverse_mode_only():
+    # A flow and a reset; of all that can be asked for.
+    class Ball(hj.AbstractHybridSystem):
+        square: Callable = eqx.field(static=True)
+
+        def flow(self, t, x, mode, args):
+            drag, _ = args
+            return jnp.stack([x[1], -9.81 - drag * self.square(x[1])])
+
+        def guards(self, t, x, mode, args):
+            return x[:1]
+
+        def jump(self, t, x, mode, event, args):
+            return jnp.stack([x[0], self.square(args[1] * x[1])]), mode
+
+    def outcome(z, square):
+        sol = hj.simulate(
+            Ball(square),
+            0.0,
+            1.0,
+            z[:2],
+            0,
+            (z[2], z[3]),
+            saveat=dfx.SaveAt(ts=[0.3, 0.8], t1=True),
+            max_steps=64,
+            max_events=4,
+        )
+        log = sol.events
+        first = [log.t[0], *log.x_before[0], *log.x_after[0], log.normal_speed[0]]
+        return jnp.stack([*sol.xs.ravel(), *sol.evaluate(0.9), *first])
+
+    z = jnp.array([1.0, 0.3, 0.1, 0.5])
+    jacobian = lambda square: jax.jit(jax.jacrev(lambda z: outcome(z, square)))(z)
+    assert error(jacobian(_square), jacobian(jnp.square)) < 1e-12
+
+
+@pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
+def test_debugging_of_nans(flag):
+    # What is NaN or infinite by intent, as in unused slots, is no error.
+    height = lambda z: _ball(z).x1[0]
+    expected = height(_BALL), jax.grad(height)(_BALL)
+    with jax.debug_nans(True) if "nans" in flag else jax.debug_infs(True):
+        assert height(_BALL) == expected[0]
+        assert error(jax.grad(height)(_BALL), expected[1]) < 1e-12
+        assert error(jax.jit(jax.grad(height))(_BALL), expected[1]) < 1e-12
+        # And what is none stays one.
+        with pytest.raises(hj.SimulationError, match="`max_events`, which is 2"):
+            _ball(_BALL, max_events=2)
 
 
 #

@@ -376,6 +376,10 @@ def _automaton(guard=lambda t, x, args: x[0], reset=lambda t, x, args: x):
     return hj.HybridAutomaton(modes, [hj.Transition("a", "b", guard, reset)])
 
 
+_reverse_only = jax.custom_vjp(lambda x: x[:1])
+_reverse_only.defvjp(lambda x: (x[:1], x), lambda x, ct: (jnp.zeros_like(x),))
+
+
 _bounces = hj.HybridAutomaton(
     {"a": lambda t, x, args: jnp.stack(x)},
     [hj.Transition("a", "a", lambda t, x, args: x[0], lambda t, x, args: jnp.stack(x))],
@@ -449,6 +453,10 @@ _unusable = {
     "guards dtype": (
         dict(system=_Given(guards_=lambda x: x[:1] < 0)),
         "`guards` must return a floating-point vector.*bool",
+    ),
+    "guards, reverse mode only": (
+        dict(system=_Given(guards_=_reverse_only)),
+        "`guards` must have a derivative in forward mode.*`jax.custom_jvp`",
     ),
     "jump not a pair": (
         dict(system=_Given(jump_=lambda x, mode: x)),

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
+from .._jax.gate import gate
 from .._loop.tape import Tape
 from .._steps.method import with_gradients
+from .._steps.stages import explicit_tableau
 from .._steps.step import flow_for
 from .._systems.flat import FlatSystem
 
@@ -73,7 +75,15 @@ class Path(eqx.Module):
         dt = jnp.where(reached, jnp.maximum(time - start, 0) + moved, 0)
         solver = with_gradients(self.solver)
         projected = (tape.event[i] >= 0) & ~ended if tape.projects else None
-        x = flow_for(solver, self.system, t, dt, x, mode, projected)
+        if explicit_tableau(solver) is not None:
+            x = flow_for(solver, self.system, t, dt, x, mode, projected)
+            return self.unravel(x), mode, reached
+        # Tangents of failed lanes are NaN, and may not get into a linear solve: see
+        # `flow_for`. They go past the step.
+        alive = tape.successful & tape.smooth
+        system, t_, dt, x_ = gate((self.system, t, dt, x), alive)
+        x_step = flow_for(solver, system, t_, dt, x_, mode, projected)
+        x = jnp.where(alive, x_step, x + jax.lax.stop_gradient(x_step - x))
         return self.unravel(x), mode, reached
 
 

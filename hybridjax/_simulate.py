@@ -14,14 +14,14 @@ from ._events.locate import Locate
 from ._events.project import Project
 from ._jax.compiler_options import compiler_options, is_outermost
 from ._jax.errors import certify, Verdict
-from ._jax.tracing import is_traced, stop_gradient
+from ._jax.tracing import is_traced, nans_allowed, stop_gradient
 from ._loop.loop import SAME_TIME
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
 from ._solution.event_log import event_log
 from ._solution.messages import messages
 from ._solution.path import Path
-from ._solution.save import check_saveat, save
+from ._solution.save import check_saveat, check_times, save
 from ._solution.solution import Solution
 from ._steps.method import (
     check_method,
@@ -77,11 +77,14 @@ def simulate(
     - `solver`: any diffrax solver for ordinary differential equations.
     - `stepsize_controller`: any diffrax step size controller. Tolerances given as
         floats or as arrays may change without a new compilation.
-    - `saveat`: a `diffrax.SaveAt`: what to store in `ts`, `xs` and `modes`.
+    - `saveat`: a `diffrax.SaveAt`: what to store in `ts`, `xs` and `modes`. Its `ts`
+        are in ascending order, from `t0` to `t1`.
 
     **Other arguments:**
 
     - `dt0`: first step size, also after each event. `None` lets the controller choose.
+        With `diffrax.ConstantStepSize`, the size of all steps: events cut the steps in
+        which they happen in two.
     - `event_method`: how events are found: an [`hybridjax.Locate`][], or for event-
         selected systems an [`hybridjax.Project`][].
     - `max_steps`: bound on the number of solver steps, rejected ones included. It is
@@ -153,8 +156,11 @@ def simulate(
                 )
         if t1 < t0:
             raise ValueError(_backward(t0, t1))
+    unknown_times = check_times(saveat, t0, t1, dtype)
     if dt0 is not None:
-        dt0 = as_time(dt0, dtype, "dt0")
+        given, dt0 = dt0, as_time(dt0, dtype, "dt0")
+        if not is_traced(given) and not given > 0:
+            raise ValueError(f"Argument `dt0` must be positive, but it is {given}.")
     controller = dynamic_tolerances(stepsize_controller, dtype)
     solver = implicit_tolerances(solver, controller)
     settings = Settings(
@@ -166,14 +172,16 @@ def simulate(
         tangent_tol=tangent_tolerance(tangent_rtol, solver, controller, dtype),
         max_steps=int(max_steps),
         max_events=int(max_events),
+        unknown_times=unknown_times,
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
     # What is not traced is not differentiated: then that is not compiled.
     moves = is_traced(t0)
     # A program of its own chooses how it is compiled.
     run = _outermost() if is_outermost() else _inner()
-    sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
-    return certify(sol, verdict, messages(begin.system)) if throw else sol
+    with nans_allowed():
+        sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
+    return certify(sol, verdict, messages(begin.system, bounds)) if throw else sol
 
 
 @functools.cache

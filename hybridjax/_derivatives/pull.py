@@ -10,9 +10,17 @@ from jaxtyping import Array, PyTree
 
 from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.pack import Packer
+from .._jax.reduce import nonzero
 from .._loop.tape import Row
 from .._steps.variation import pull_flow
-from .recording import AbstractTapeRecording, entry, Inputs, Outputs, Rows
+from .recording import (
+    AbstractTapeRecording,
+    entry,
+    Inputs,
+    Outputs,
+    poison,
+    Rows,
+)
 from .saltation import event_map
 
 
@@ -75,20 +83,13 @@ class Pull:
             ct = ct + ct_x
         ct_x0, ct_t0, ct_system = self.through(ct, ct_system)
 
-        asked = jnp.asarray(False)
-        for leaf in jtu.tree_leaves(cts):
-            asked = asked | jnp.any(leaf != 0)
-        dead = lambda d: jnp.where(
-            self.recording.differentiable,
-            d,
-            jnp.where(asked, jnp.nan, jnp.zeros_like(d)),
+        out = Inputs(
+            system=ct_system,
+            x0=None if wanted.x0 is None else ct_x0,
+            t0=None if wanted.t0 is None else ct_t0,
+            t1=None if wanted.t1 is None else ct_t1,
         )
-        return Inputs(
-            system=jtu.tree_map(dead, ct_system),
-            x0=None if wanted.x0 is None else dead(ct_x0),
-            t0=None if wanted.t0 is None else dead(ct_t0),
-            t1=None if wanted.t1 is None else dead(ct_t1),
-        )
+        return poison(out, nonzero(cts), self.recording.differentiable)
 
     def through(self, ct, ct_system):
         """From the cotangents at the end to those at the start, of state and time, and
@@ -218,7 +219,10 @@ class Pull:
         inside = g < -self.tape.guard_set_tol * jnp.abs(rate)
         ct_g = jnp.where(inside, 0, -ct_dt / rate)
         return (
-            jtu.tree_map(lambda a, b: a + ct_g * b, ct_system, dg_system),
+            # Parameters may have a dtype of their own.
+            jtu.tree_map(
+                lambda a, b: a + (ct_g * b).astype(a.dtype), ct_system, dg_system
+            ),
             ct_x + ct_g * dg_x,
             jnp.where(inside, ct_dt, 0),
         )

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.directional import directional
 from .._jax.pack import Packer
+from .._jax.reduce import nonzero
 from .._loop.tape import Row
 from .._steps.variation import push_flow
 from .corner import resolve_corner
@@ -83,8 +84,7 @@ class Push:
             dx = dx + dt1 * system.flow(tape.t_end, tape.x_end, tape.mode_end)
         out_x, out_pre, out_t = rows
         out = Outputs(out_x, out_pre, dx, out_t, dt1)
-        differentiable = self.recording.differentiable
-        return jtu.tree_map(lambda d: poison(d, differentiable), out)
+        return poison(out, nonzero(inputs), self.recording.differentiable)
 
     def through(self, dx0, dt0):
         """The tangent at the end; and of every row those of the states at its start and

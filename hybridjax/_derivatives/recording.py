@@ -126,8 +126,11 @@ def entry(buffer, i):
     return lax.dynamic_index_in_dim(buffer, i, keepdims=False)
 
 
-def poison(tangent, differentiable):
-    """NaN where no derivative exists; but what is not perturbed stays zero, so that a
-    loss that leaves this lane out does not see it."""
-    bad = jnp.where(tangent == 0, tangent, jnp.nan)
-    return jnp.where(differentiable, tangent, bad)
+def poison(out: PyTree, asked: Bool[Array, ""], exists: Bool[Array, ""]) -> PyTree:
+    """NaN in all that a derivative puts out, where none exists: also in what no tangent
+    reaches, forward as in reverse. But where it is not `asked` for, because the
+    tangents or cotangents that it is given are zero, it is zero: a loss that leaves a
+    lane out does not see it."""
+    none = jnp.where(asked, jnp.nan, 0)
+    fill = lambda d: jnp.where(exists, d, none.astype(d.dtype))
+    return jtu.tree_map(fill, out)

@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 
 from .._jax.directional import directional
 from .._jax.primitives import abstract_eval, linear_in, wanted_of
+from .._jax.reduce import nonzero
 from .._jax.tie import tie
 from .recording import AbstractRecording, Inputs, Outputs, poison
 
@@ -77,7 +78,7 @@ def _push_twice_impl(t_inputs, t_recording, inputs, recording) -> Outputs:
         (inputs, recording),
         (t_inputs, t_recording),
     )
-    return _where_isolated(recording, t_out)
+    return _where_isolated(t_out, t_inputs, t_recording, inputs, recording)
 
 
 def _pull_twice_impl(t_cts, t_recording, cts, wanted, recording) -> Inputs:
@@ -87,13 +88,15 @@ def _pull_twice_impl(t_cts, t_recording, cts, wanted, recording) -> Inputs:
         (cts, recording),
         (t_cts, t_recording),
     )
-    return _where_isolated(recording, t_out)
+    return _where_isolated(t_out, t_cts, t_recording, cts, recording)
 
 
-def _where_isolated(recording: AbstractRecording, tangents):
+def _where_isolated(out, t_given, t_recording, given, recording: AbstractRecording):
     """A second derivative, where no two events share an instant, and none happens at
     the start."""
-    return jtu.tree_map(lambda d: poison(d, recording.smooth_twice), tangents)
+    # It is linear in what the first one is given.
+    asked = nonzero(t_given) | (nonzero(given) & nonzero(t_recording))
+    return poison(out, asked, recording.smooth_twice)
 
 
 @eqxi.filter_primitive_jvp

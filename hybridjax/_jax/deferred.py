@@ -43,15 +43,17 @@ def _call_jvp(primals, tangents, *, fn):
     (arrays,), (moves,) = primals, tangents
     out = _call(arrays, fn=fn)
     like = jtu.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), out)
-    return out, _push(moves, arrays, fn, _floats(like))
+    return out, push_through(fn, arrays, moves, _floats(like))
 
 
 def _floats(tree):
     return eqx.filter(tree, lambda a: jnp.issubdtype(a.dtype, jnp.inexact))
 
 
-def _push(moves, arrays, fn, like):
-    """The tangent of `fn(arrays)`, for a tangent that is `None` where zero."""
+def push_through(fn: Callable, arrays: PyTree, moves: PyTree, like: PyTree) -> PyTree:
+    """The tangent of `fn(arrays)`, which is like `like`, for a tangent that is `None`
+    where zero. Its transpose is that of `jax.vjp`: the function may have a derivative
+    in reverse mode only."""
     return eqxi.filter_primitive_bind(_push_p, tie(moves, arrays), arrays, fn, like)
 
 
@@ -85,9 +87,9 @@ def _pull_impl(cts, wanted, arrays, fn, like):
 def _push_jvp(primals, tangents):
     moves, arrays, fn, like = primals
     t_moves, t_arrays, _, _ = tangents
-    out = _push(moves, arrays, fn, like)
+    out = push_through(fn, arrays, moves, like)
     if not jtu.tree_leaves(t_arrays):
-        return out, _push(t_moves, arrays, fn, like)
+        return out, push_through(fn, arrays, t_moves, like)
     push = lambda moves, arrays: _push_impl(moves, arrays, fn, like)
     return out, directional(push, (moves, arrays), (t_moves, t_arrays))[1]
 
@@ -113,7 +115,7 @@ def _push_transpose(primals, cts):
 @eqxi.filter_primitive_transpose
 def _pull_transpose(primals, ct_moves):
     cts, wanted, arrays, fn, like = primals
-    out = wanted_of(linear_in(cts), _push(ct_moves, arrays, fn, like))
+    out = wanted_of(linear_in(cts), push_through(fn, arrays, ct_moves, like))
     return out, *_no_cotangents(wanted, arrays, fn, like)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import jax.custom_batching
 import jax.lax as lax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 # Longer ones are left to XLA.
@@ -26,12 +27,25 @@ def all_of(x: Bool[Array, " n"]) -> Bool[Array, ""]:
     return _reduce(x, functools.partial(functools.reduce, lax.bitwise_and), jnp.all)
 
 
+def nonzero(tree: PyTree) -> Bool[Array, ""]:
+    """Is there anything but zeros? Entry by entry in batches too: not for loops."""
+    found = jnp.asarray(False)
+    for leaf in jtu.tree_leaves(tree):
+        flat = jnp.ravel(leaf != 0)
+        short = flat.size <= _SHORT
+        for entry in [flat[i] for i in range(flat.size)] if short else [flat.any()]:
+            found = found | entry
+    return found
+
+
 def least(x: Float[Array, " n"]) -> Float[Array, ""]:
     return _reduce(x, functools.partial(functools.reduce, lax.min), jnp.min)
 
 
 def greatest(x: Float[Array, " n"]) -> Float[Array, ""]:
-    return _reduce(x, functools.partial(functools.reduce, lax.max), jnp.max)
+    """Of numbers that are not negative; zero of none."""
+    by_xla = functools.partial(jnp.max, initial=0)
+    return _reduce(x, functools.partial(functools.reduce, lax.max), by_xla)
 
 
 def first_least(x: Array) -> Int[Array, ""]:

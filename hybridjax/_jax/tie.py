@@ -12,11 +12,11 @@ def tie(tree: PyTree, to: PyTree) -> PyTree:
     """
     true = jnp.asarray(True)
     for leaf in jtu.tree_leaves(to):
-        # Keys of random numbers have a dtype without a kind.
-        if eqx.is_array(leaf) and leaf.size > 0 and _kind(leaf) in "fiub":
+        # Keys of random numbers are not zero or anything else.
+        if eqx.is_array(leaf) and leaf.size > 0 and _is_number(leaf.dtype):
             true = true | (leaf[(0,) * leaf.ndim] != 0)
     return jtu.tree_map(lambda x: jnp.where(true, x, jnp.zeros_like(x)), tree)
 
 
-def _kind(array) -> str:
-    return getattr(array.dtype, "kind", "key")
+def _is_number(dtype) -> bool:
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)

@@ -1,4 +1,7 @@
+import contextlib
+
 import equinox as eqx
+import jax
 import jax.core
 import jax.lax as lax
 import jax.tree_util as jtu
@@ -13,3 +16,14 @@ def stop_gradient(tree):
     return jtu.tree_map(
         lambda x: lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, tree
     )
+
+
+def nans_allowed():
+    """Where `jax_debug_nans` and `jax_debug_infs` look away: a program in which NaN and
+    infinity mean something. What a user makes of them is looked at again."""
+    stack = contextlib.ExitStack()
+    if jax.config.jax_debug_nans:  # pyright: ignore
+        stack.enter_context(jax.debug_nans(False))
+    if jax.config.jax_debug_infs:  # pyright: ignore
+        stack.enter_context(jax.debug_infs(False))
+    return stack

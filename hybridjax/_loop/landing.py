@@ -289,6 +289,7 @@ class LandingLoop(AbstractLoop):
             x=x,
             mode=mode,
             jumped=jnp.ones_like(s.jumped),
+            t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             last_fired=last_fired,
             quick_firings=count,
@@ -307,7 +308,7 @@ class LandingLoop(AbstractLoop):
             t_next = jnp.maximum(t_next, enough)
         return dataclasses.replace(
             fired,
-            t_next=t_next,
+            t_next=self.restarted(fired.t, t_next),
             controller=controller,
             num_accepted=fired.num_accepted + 1,
         )

@@ -68,6 +68,9 @@ class AbstractLoop(abc.ABC):
         inf = jnp.asarray(jnp.inf, t0.dtype)
         interval = (self.t1 >= t0) & jnp.isfinite(t0) & jnp.isfinite(self.t1)
         result = choose(interval, RESULTS.successful, RESULTS.invalid_interval)
+        result = first(result, RESULTS.invalid_times, ~self.valid_times())
+        if self.settings.dt0 is not None:
+            result = first(result, RESULTS.dt_min_reached, ~(self.settings.dt0 > 0))
         unwatched = jnp.zeros((n_guards,), x0.dtype)
         state = State(
             t=t0,
@@ -94,6 +97,14 @@ class AbstractLoop(abc.ABC):
         if self.looks_later:
             return state
         return self.judged(state, self.look(t0, x0, mode0), ~false)
+
+    def valid_times(self) -> Bool[Array, ""]:
+        valid = jnp.asarray(True)
+        for ts in self.settings.unknown_times:
+            ts = ts.astype(self.t0.dtype)
+            inside = (ts >= self.t0 - self.same_time) & (ts <= self.t1 + self.same_time)
+            valid = valid & inside.all() & (ts[1:] >= ts[:-1]).all()
+        return valid
 
     def arrived(self, s: State, new: Bool[Array, ""]) -> State:
         """The state after a jump, where that is `new`, looked at."""
@@ -272,6 +283,18 @@ class AbstractLoop(abc.ABC):
             return a.t_next, a.controller
         there = a.t1 >= s.t_next - self.same_time
         return where(there, (a.t_next, a.controller), (s.t_next, s.controller))
+
+    def restarted(self, t, t_next):
+        """Where the first step after an event at `t` is to end, if the controller wants
+        that to be `t_next`."""
+        dt0 = self.settings.dt0
+        # Steps without an error control lie on a grid, which goes on.
+        if dt0 is None or not self.settings.adaptive:
+            return t_next
+        if isinstance(self.settings.controller, dfx.PIDController):
+            return t + dt0
+        # Others want their steps to end at given times.
+        return jnp.minimum(t_next, t + dt0)
 
     def judge(self, s: State, event, guard, t):
         """May this event happen? Too many events, or an accumulation, end the lane."""

@@ -137,7 +137,7 @@ class ProjectionLoop(AbstractLoop):
             g=g,
             rate=rates,
             jumped=jnp.ones_like(s.jumped),
-            t_next=s.t_next + tau if self.may_delay else s.t_next,
+            t_next=self.restarted(t, s.t_next + tau if self.may_delay else s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             approach=tied,
             last_fired=last_fired,

@@ -6,16 +6,19 @@ import diffrax as dfx
 class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`, `max_steps_reached`,
     `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state`,
-    `dt_min_reached` or `invalid_interval`. Extends [`diffrax.RESULTS`][]."""
+    `dt_min_reached`, `invalid_interval` or `invalid_times`. Extends
+    [`diffrax.RESULTS`][]."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."
     )
     zeno = (
         "Events accumulate: the same guard fires again and again in gaps that the time "
-        "cannot resolve (a ball coming to rest, or a surface to which the flow leads "
-        "from both sides). Add a mode for the rest, or for sliding, and a transition "
-        "into it."
+        "cannot resolve. If motion dies down (a ball coming to rest) or the flow leads "
+        "to a surface from both sides, add a mode for the rest, or for sliding, and a "
+        "transition into it. If the guard is a clock, see that its reset sets it back "
+        "by a whole period, and that a period is far above the rounding errors of the "
+        "time: else simulate shorter intervals, that begin near zero, or in float64."
     )
     grazing = (
         "A guard is touched tangentially: its rate of change vanishes where it is "
@@ -37,6 +40,11 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Argument `t1` must not be less than `t0`, and both must be finite. Events "
         "have a direction in time; to simulate backward, reverse the sign of time in "
         "the system."
+    )
+    invalid_times = (
+        "Argument `saveat` must have its `ts` between `t0` and `t1`, in ascending "
+        "order. Sort them, leave out those that are not, or simulate for longer; with "
+        "times that differ from lane to lane, `jnp.minimum(ts, t1)`."
     )
 
 

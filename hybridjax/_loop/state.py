@@ -24,6 +24,8 @@ class Settings(eqx.Module):
     tangent_tol: TangentTolerance | None
     max_steps: int = eqx.field(static=True)
     max_events: int = eqx.field(static=True)
+    # Times at which a state is asked for, if they were traced: they may be anything.
+    unknown_times: tuple[Float[Array, " times"], ...] = ()
 
     @property
     def adaptive(self) -> bool:

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 from .._jax.errors import Verdict
 from .._loop.results import choose, RESULTS
 from .event_log import EventLog
+from .path import nan_unless
 from .solution import Solution
 
 
@@ -75,7 +76,7 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
         t0=t0,
         t1=t1,
         ts=t1[None],
-        xs=jtu.tree_map(lambda leaf: jnp.where(arrived, leaf[-1], jnp.nan), xs),
+        xs=nan_unless(arrived, jtu.tree_map(lambda leaf: leaf[-1], xs)),
         modes=jtu.tree_map(lambda leaf: leaf[None], mode1),
         x1=x1,
         mode1=mode1,

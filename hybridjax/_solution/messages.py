@@ -5,10 +5,14 @@ from .._loop.results import RESULTS
 from .._systems.names import guard_name, mode_name
 
 
-def messages(system) -> Messages:
+def messages(system, bounds: dict[str, int]) -> Messages:
+    """`bounds` are those that were given, by the names of the arguments."""
+
     def failure(values):
         result, t, mode, guard = values
         text = RESULTS._index_to_message[int(result)]
+        for name, bound in bounds.items():
+            text = text.replace(f"`{name}`", f"`{name}`, which is {bound}")
         where = f"At time {float(t):.12g}, in mode {mode_name(system, mode)}"
         if int(guard) >= 0:
             where += f", at {guard_name(system, int(guard))}"

@@ -11,8 +11,10 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from .._derivatives.along import along
 from .._derivatives.shift_time import shift_time
+from .._jax.gate import gate
 from .._loop.tape import Tape
 from .._steps.method import TangentTolerance, with_gradients
+from .._steps.stages import explicit_tableau
 from .._systems.flat import FlatSystem
 
 
@@ -51,8 +53,9 @@ class Path(eqx.Module):
         """Whether the simulation got to the time `s`."""
         return s <= self.tape.t_end + self.same_time
 
-    def at(self, s) -> tuple[PyTree, PyTree]:
-        """State and mode at time `s`: one solver step from the start of its row.
+    def at(self, s) -> tuple[PyTree, PyTree, Bool[Array, ""]]:
+        """State and mode at time `s`: one solver step from the start of its row; and
+        whether there are any: where not, they are those of the end.
 
         A time equal to that of an event up to rounding is after it.
         """
@@ -74,15 +77,37 @@ class Path(eqx.Module):
         dt = jnp.where(reached, jnp.maximum(time - start, 0), 0)
         projected = tape.projects & (tape.event[i] >= 0) & ~ended
         euler = x + dt * self.system.flow(start, x, mode) if tape.projects else x
-        x = along(
-            self.system,
-            x,
+        solver, alive = with_gradients(self.solver), None
+        system, x_start = self.system, x
+        if explicit_tableau(solver) is None:
+            # Tangents of failed lanes are NaN, and may not get into a linear solve: see
+            # `flow_for`. They go past the step.
+            alive = tape.successful & tape.smooth
+            system, x_start = gate((system, x), alive)
+        x_step = along(
+            system,
+            x_start,
             t=start,
             dt=jnp.where(projected, 0, dt),
             mode=mode,
-            solver=with_gradients(self.solver),
+            solver=solver,
             tangent_tol=self.tangent_tol,
         )
-        x = jnp.where(projected, euler, x)
-        x = shift_time(self.system, start + dt, x, mode, moved)
-        return self.unravel(jnp.where(reached, x, jnp.nan)), mode
+        if alive is not None:
+            past = x + jax.lax.stop_gradient(x_step - x)
+            x_step = jnp.where(alive, x_step, past)
+        x = jnp.where(projected, euler, x_step)
+        x = shift_time(self.system, start + dt, x, mode, jnp.where(reached, moved, 0))
+        return self.unravel(x), mode, reached
+
+
+def nan_unless(exists: Bool[Array, "..."], tree: PyTree) -> PyTree:
+    """NaN in all floats, where they do not exist. What is there instead keeps its
+    derivative, which after a failure is NaN."""
+
+    def nan(a):
+        here = jnp.reshape(exists, exists.shape + (1,) * (a.ndim - exists.ndim))
+        return jnp.where(here, jnp.zeros((), a.dtype), jnp.nan).astype(a.dtype)
+
+    add = lambda a: a + nan(a) if jnp.issubdtype(a.dtype, jnp.inexact) else a
+    return jtu.tree_map(add, jtu.tree_map(jnp.asarray, tree))

@@ -4,12 +4,17 @@ from typing import Any
 
 import diffrax as dfx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import PyTree
 
+from .._jax.branch import where
 from .._jax.deferred import deferred
-from .path import Path
+from .._jax.tracing import is_traced
+from .._loop.loop import SAME_TIME
+from .path import nan_unless, Path
 
 
 def check_saveat(saveat: Any):
@@ -30,6 +35,32 @@ def check_saveat(saveat: Any):
                 "Argument `saveat` must have `steps` True or False, but it is "
                 f"{sub.steps}."
             )
+
+
+def check_times(saveat: dfx.SaveAt, t0, t1, dtype) -> tuple:
+    """Those of its times that are not known yet: they are left to the loop to check."""
+    scale = 0.0 if is_traced((t0, t1)) else max(abs(t0), abs(t1))
+    tol = SAME_TIME * float(jnp.finfo(dtype).eps) * scale
+    unknown = []
+    for ts in [sub.ts for sub in _subs(saveat) if sub.ts is not None]:
+        if is_traced((ts, t0, t1)):
+            unknown.append(ts)
+            continue
+        ts = np.asarray(ts)
+        outside = ts[~((ts >= t0 - tol) & (ts <= t1 + tol))]
+        if outside.size > 0:
+            raise ValueError(
+                f"Argument `saveat` must have its `ts` between `t0` and `t1`, which "
+                f"are {t0} and {t1}, but one of them is {outside[0]}. Leave it out, or "
+                "simulate for longer."
+            )
+        (falls,) = np.nonzero(np.diff(ts) < 0)
+        if falls.size > 0:
+            raise ValueError(
+                "Argument `saveat` must have its `ts` in ascending order, but "
+                f"{ts[falls[0] + 1]} comes after {ts[falls[0]]}. Sort them."
+            )
+    return tuple(unknown)
 
 
 def _is_sub(x):
@@ -67,14 +98,14 @@ def save(saveat: dfx.SaveAt, path: Path, t0, t1, x0, mode0, args):
 def _at_times(path: Path, ts, fn, args):
     # Without `fn`, which may close over anything.
     at_all = lambda path, ts: jax.vmap(path.at)(ts)
-    xs, modes = deferred(at_all, path, ts)
-    return ts, jax.vmap(lambda t, x: fn(t, x, args))(ts, xs), modes
+    xs, modes, reached = deferred(at_all, path, ts)
+    return ts, nan_unless(reached, _apply(fn, ts, xs, args)), modes
 
 
 def _at_end(path: Path, t1, fn, args):
     tape = path.tape
-    x = path.unravel(jnp.where(path.reaches(t1), tape.x_end, jnp.nan))
-    return jtu.tree_map(lambda a: a[None], (t1, fn(t1, x, args), tape.mode_end))
+    x = nan_unless(path.reaches(t1), fn(t1, path.unravel(tape.x_end), args))
+    return jtu.tree_map(lambda a: a[None], (t1, x, tape.mode_end))
 
 
 def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
@@ -95,7 +126,13 @@ def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
     ts = pick(tape.t, tape.t_end)
     xs, modes = pick(tape.x, tape.x_end), jtu.tree_map(pick, tape.mode, tape.mode_end)
     used = index < size
-    ts = jnp.where(used, ts, jnp.inf)
-    xs = jnp.where(used[:, None], xs, jnp.nan)
-    out = jax.vmap(lambda t, x: fn(t, path.unravel(x), args))(ts, xs)
-    return ts, out, modes
+    out = _apply(fn, ts, jax.vmap(path.unravel)(xs), args)
+    # What fills the other slots has no derivative.
+    out = jax.vmap(where)(used, out, lax.stop_gradient(out))
+    return jnp.where(used, ts, jnp.inf), nan_unless(used, out), modes
+
+
+def _apply(fn, ts, xs, args):
+    """What `fn` makes of states. Where there are none, it is given that of the end: the
+    derivative of a function at NaN is NaN, also of what nobody reads."""
+    return jax.vmap(lambda t, x: fn(t, x, args))(ts, xs)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PyTree, Real
 
 from .._loop.results import RESULTS
 from .event_log import EventLog
-from .path import StoredPath
+from .path import nan_unless, StoredPath
 
 
 class Solution(eqx.Module):
@@ -72,7 +72,11 @@ class Solution(eqx.Module):
             )
         path = self._path.open()
         t = jnp.asarray(t, path.tape.t_end.dtype)
-        one = lambda t: path.at(t)
+
+        def one(t):
+            x, mode, reached = path.at(t)
+            return nan_unless(reached, x), mode
+
         for _ in range(t.ndim):
             one = jax.vmap(one)
         return one(t)

@@ -4,6 +4,8 @@ import diffrax as dfx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._jax.gate import gate
+from .._jax.reduce import all_of
 from .._systems.flat import FlatSystem
 from .stages import (
     explicit_stages,
@@ -21,8 +23,17 @@ class StepResult(NamedTuple):
     okay: Bool[Array, ""]
 
 
-def term(system: FlatSystem, mode) -> dfx.ODETerm:
-    return dfx.ODETerm(lambda t, x, args: system.flow(t, x, mode))  # pyright: ignore
+def term(system: FlatSystem, mode, exists: Any = None) -> dfx.ODETerm:
+    """The vector field, and zero where it does not exist, if that is said."""
+
+    def field(t, x, args):
+        if exists is None:
+            return system.flow(t, x, mode)
+        kept, t, x = gate((system, t, x), exists)
+        flow = kept.flow(t, x, mode)
+        return jnp.where(exists, flow, jnp.zeros_like(flow))
+
+    return dfx.ODETerm(field)  # pyright: ignore
 
 
 def solver_step(
@@ -70,12 +81,17 @@ def flow_for(
     tableau = explicit_tableau(solver)
     flow = system.flow(t, x, mode)
     if tableau is None:
-        return _diffrax_step(solver, system, t, dt, x, flow, mode).x
+        # The derivative of an implicit step is a linear solve, which ends the whole
+        # program if one lane has a NaN in it. Such a lane has no field.
+        exists = all_of(jnp.isfinite(jnp.concatenate([x, flow])))
+        return _diffrax_step(solver, system, t, dt, x, flow, mode, exists).x
     return explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
 
 
-def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
-    terms = term(system, mode)
+def _diffrax_step(
+    solver, system, t, dt, x, flow, mode, exists: Bool[Array, ""] | None = None
+) -> StepResult:
+    terms = term(system, mode, exists)
     state = solver.init(terms, t, t + dt, x, None)
     x1, error, dense_info, _, result = solver.step(
         terms, t, t + dt, x, None, state, made_jump=False

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._jax.gate import gate
+from .names import meant_as_vector
 from .system import AbstractSelfStartingSystem, UNWATCHED
 
 
@@ -248,7 +249,7 @@ def _embed(system, t, x, index, args):
                 raise ValueError(
                     f"All resets into a mode must return states of one structure, but "
                     f"{transition_name(system, i)} returns {struct}, and another "
-                    f"state of {transition.target!r} is {known}."
+                    f"state of {transition.target!r} is {known}." + meant_as_vector(x)
                 )
     if all(_same(struct, structs[system.names[index]]) for struct in structs.values()):
         return x

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._jax.convert import convert
+from .names import meant_as_vector
 from .stabilization import stabilized_for
 from .system import AbstractHybridSystem
 
@@ -61,9 +62,17 @@ class FlatSystem(eqx.Module):
 
     def guard_rates(self, t, x, mode, dx):
         """Guards, and their derivatives along the direction `(1, dx)`."""
-        return jax.jvp(
-            lambda t, x: self.guards(t, x, mode), (t, x), (jnp.ones_like(t), dx)
-        )
+        guards = lambda t, x: self.guards(t, x, mode)
+        try:
+            return jax.jvp(guards, (t, x), (jnp.ones_like(t), dx))
+        except TypeError as error:
+            if "custom_vjp" not in str(error):
+                raise
+            raise ValueError(
+                "`guards` must have a derivative in forward mode, as the rates of "
+                "guards are derivatives along the flow, but it calls a function with "
+                "`jax.custom_vjp`. Use `jax.custom_jvp` there."
+            ) from error
 
 
 def flatten_system(
@@ -141,17 +150,11 @@ def _check(function: str, what: str, got: Any, like: Any):
     got_leaves, got_structure = jtu.tree_flatten(got)
     like_leaves, like_structure = jtu.tree_flatten(like)
     if got_structure != like_structure:
-        message = (
+        raise ValueError(
             f"`{function}` must return something with the structure of `{what}`, "
             f"{like_structure}, but it returned {got_structure}."
+            + (meant_as_vector(like) if what == "x" else "")
         )
-        numbers = all(jnp.ndim(leaf) == 0 for leaf in like_leaves)
-        if what == "x" and isinstance(like, list | tuple) and numbers:
-            message += (
-                f" The state is a {type(like).__name__} of numbers; if it is meant as "
-                "one vector, pass `jnp.array(x0)` as `x0`."
-            )
-        raise ValueError(message)
     for g, leaf in zip(got_leaves, like_leaves, strict=True):
         if jnp.shape(g) != jnp.shape(leaf):
             raise ValueError(

@@ -3,6 +3,9 @@
 What is closed over is differentiated too; what has no derivative says so.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import diffrax as dfx
 import equinox as eqx
 import hybridjax as hj
@@ -217,6 +220,125 @@ def test_closures_of_an_event_selected_system():
 
 
 #
+# Parameters and states of other kinds
+#
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex128])
+def test_parameters_of_another_dtype(dtype):
+    # The system, and `args`, which all lanes share. Numbers that all dtypes have.
+    def height(gravity, restitution):
+        class Ball(hj.AbstractHybridSystem):
+            gravity: jax.Array
+
+            def flow(self, t, x, mode, args):
+                return jnp.stack([x[1], -jnp.real(self.gravity).astype(x.dtype)])
+
+            def guards(self, t, x, mode, args):
+                return x[:1] - 0.0 * jnp.real(self.gravity).astype(x.dtype)
+
+            def jump(self, t, x, mode, event, args):
+                return jnp.stack([x[0], -jnp.real(args) * x[1]]), mode
+
+        x0, options = jnp.array([1.0, 0.5]), dict[str, Any](max_steps=64, max_events=4)
+        return hj.simulate(Ball(gravity), 0.0, 1.0, x0, 0, restitution, **options).x1[0]
+
+    gravity, restitution = jnp.array([9.0, 10.0], dtype), jnp.array(0.75, dtype)
+    total = lambda g, e: jnp.sum(jax.vmap(height, (0, None))(g, e))
+    got = jax.jit(jax.grad(total, (0, 1)))(gravity, restitution)
+    exact = lambda g, e: ball_outcome(jnp.stack([1.0, 0.5, g, e]), 1, 1.0)[0]
+    by_g, by_e = jax.vmap(jax.grad(exact, (0, 1)), (0, None))(
+        jnp.array([9.0, 10.0]), 0.75
+    )
+    assert [g.dtype for g in got] == [dtype, dtype]
+    rounding = 16 * jnp.finfo(dtype).eps + 1e-7
+    assert error(got[0].astype(complex).real, by_g) < rounding
+    assert error(got[1].astype(complex).real, by_e.sum()) < rounding
+
+
+def test_state_of_size_zero():
+    # Clocks only, of which two coincide: where w is 2.
+    class Clocks(hj.AbstractHybridSystem):
+        def flow(self, t, x, mode, args):
+            return x
+
+        def guards(self, t, x, mode, args):
+            left = jnp.stack([1.0 - args * t, 0.5 - t])
+            return jnp.where(mode == 0, left, jnp.full(2, hj.UNWATCHED))
+
+        def jump(self, t, x, mode, event, args):
+            return x, mode + 1
+
+    def time(w):
+        options = dict[str, Any](max_steps=16, max_events=3)
+        sol = hj.simulate(Clocks(), 0.0, 3.0, jnp.zeros(0), 0, w, **options)
+        return sol.events.t[0]
+
+    ws = jnp.array([2.0, 2.5])
+    forward, reverse = (jax.jit(jax.vmap(d(time)))(ws) for d in (jax.jacfwd, jax.grad))
+    assert error(reverse, -1 / ws**2) < 1e-12
+    assert error(forward, reverse) < 1e-12
+
+
+@jax.custom_vjp
+def _square(x):
+    return x**2
+
+
+_square.defvjp(lambda x: (x**2, x), lambda x, ct: (2 * x * ct,))
+
+
+def test_functions_with_a_derivative_in_reverse_mode_only():
+    # A flow and a reset; of all that can be asked for.
+    class Ball(hj.AbstractHybridSystem):
+        square: Callable = eqx.field(static=True)
+
+        def flow(self, t, x, mode, args):
+            drag, _ = args
+            return jnp.stack([x[1], -9.81 - drag * self.square(x[1])])
+
+        def guards(self, t, x, mode, args):
+            return x[:1]
+
+        def jump(self, t, x, mode, event, args):
+            return jnp.stack([x[0], self.square(args[1] * x[1])]), mode
+
+    def outcome(z, square):
+        sol = hj.simulate(
+            Ball(square),
+            0.0,
+            1.0,
+            z[:2],
+            0,
+            (z[2], z[3]),
+            saveat=dfx.SaveAt(ts=[0.3, 0.8], t1=True),
+            max_steps=64,
+            max_events=4,
+        )
+        log = sol.events
+        first = [log.t[0], *log.x_before[0], *log.x_after[0], log.normal_speed[0]]
+        return jnp.stack([*sol.xs.ravel(), *sol.evaluate(0.9), *first])
+
+    z = jnp.array([1.0, 0.3, 0.1, 0.5])
+    jacobian = lambda square: jax.jit(jax.jacrev(lambda z: outcome(z, square)))(z)
+    assert error(jacobian(_square), jacobian(jnp.square)) < 1e-12
+
+
+@pytest.mark.parametrize("flag", ["jax_debug_nans", "jax_debug_infs"])
+def test_debugging_of_nans(flag):
+    # What is NaN or infinite by intent, as in unused slots, is no error.
+    height = lambda z: _ball(z).x1[0]
+    expected = height(_BALL), jax.grad(height)(_BALL)
+    with jax.debug_nans(True) if "nans" in flag else jax.debug_infs(True):
+        assert height(_BALL) == expected[0]
+        assert error(jax.grad(height)(_BALL), expected[1]) < 1e-12
+        assert error(jax.jit(jax.grad(height))(_BALL), expected[1]) < 1e-12
+        # And what is none stays one.
+        with pytest.raises(hj.SimulationError, match="`max_events`, which is 2"):
+            _ball(_BALL, max_events=2)
+
+
+#
 # Where there is no derivative
 #
 
@@ -260,6 +382,57 @@ def test_failed_lanes_do_not_disturb_the_others():
     push = forward(zs, jnp.ones_like(zs))
     assert error(push[fine], expected.sum(1)) < 1e-10
     assert np.all(np.isnan(push[~fine]))
+
+
+def test_failed_lanes_of_an_implicit_solver():
+    # Its linear solver ends the whole program where it is given a NaN: it is not, in
+    # lanes that begin with one, or whose field is one from some time on.
+    class Decay(hj.AbstractHybridSystem):
+        def flow(self, t, x, mode, args):
+            return jnp.where(t >= args, jnp.nan, -x)
+
+        def guards(self, t, x, mode, args):
+            return x - 0.5
+
+        def jump(self, t, x, mode, event, args):
+            return x + 1, mode
+
+    def outcome(x0, until):
+        options = dict[str, Any](max_steps=64, max_events=4, throw=False)
+        solver = dfx.Kvaerno5()
+        sol = hj.simulate(
+            Decay(), 0.0, 1.0, x0[None], 0, until, solver=solver, **options
+        )
+        return jnp.stack([sol.x1[0], sol.evaluate(0.9)[0], sol.events.t[0]])
+
+    x0 = jnp.array([1.0, 1.0, 1.0, jnp.nan, 1.0])
+    until = jnp.array([2.0, 0.0, 0.3, 2.0, 0.8])
+    # From 1 to 0.5, up by 1, and on.
+    end = lambda x0, t: (1 + 0.5) * jnp.exp(-t) / (0.5 / x0)
+    exact = lambda x0: jnp.stack([end(x0, 1.0), end(x0, 0.9), jnp.log(2 * x0)])
+    assert error(jax.jit(jax.vmap(outcome))(x0, until)[0], exact(1.0)) < 1e-7
+    for jacobian in (jax.jacfwd(outcome), jax.jacrev(outcome)):
+        slope = jax.jit(jax.vmap(jacobian))(x0, until)
+        assert error(slope[0], jax.jacfwd(exact)(1.0)) < 1e-6
+        assert np.isnan(slope[1:, :2]).all()
+
+
+def test_all_of_a_failed_lane():
+    # A ball in the air: its speed does not depend on the initial height, and the time
+    # at which the failure ends it on nothing. Both modes give NaN all the same.
+    def outcome(z):
+        sol = _ball(z[:4], saveat=dfx.SaveAt(ts=[0.1]), max_steps=2, throw=False)
+        log = sol.events
+        known = [*sol.xs[0], *sol.x1, sol.evaluate(0.1)[1], sol.stats["t_end"]]
+        return jnp.stack(known), jnp.stack([log.t[0], *log.x_after[0]])
+
+    z = jnp.append(_BALL, 0.0)
+    for jac in (jax.jacfwd, jax.jacrev):
+        ended, none = jax.jit(jac(outcome))(z)
+        assert np.isnan(ended[:, :4]).all()
+        # What the simulation is not given, and slots for events that there were not.
+        assert np.all(ended[:, 4] == 0)
+        assert np.all(none == 0)
 
 
 def _touch(z, throw):

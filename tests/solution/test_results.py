@@ -182,11 +182,17 @@ def test_nan_in_the_initial_state(lanes):
 
 
 _messages = {
-    "zeno": ["Events accumulate", "At time 1.5,", "in mode 0", "guard 0"],
+    "zeno": [
+        "Events accumulate",
+        "a mode for the rest",
+        "At time 1.5,",
+        "in mode 0",
+        "guard 0",
+    ],
     "zeno, at rest": ["Events accumulate", "At time 0,", "in mode 0", "guard 0"],
     "grazing": ["touched tangentially", "At time 0.", "in mode 0", "guard 1"],
-    "max_events_reached": ["Try increasing `max_events`", "At time 1.", "in mode 0"],
-    "max_steps_reached": ["Try increasing `max_steps`", "At time 0.", "in mode 0"],
+    "max_events_reached": ["Try increasing `max_events`, which is 64.\n", "At time 1."],
+    "max_steps_reached": ["Try increasing `max_steps`, which is 256.\n", "At time 0."],
     "nonfinite_state": ["NaN or infinity", "At time 0.", "in mode 0"],
 }
 
@@ -210,7 +216,7 @@ def test_derivatives_alone_raise():
         jax.block_until_ready(gradient(_bad["nonfinite_state"]))
 
 
-@pytest.mark.parametrize("part", ["mode1", "stats", "result", "events"])
+@pytest.mark.parametrize("part", ["mode1", "modes", "stats", "result", "events"])
 def test_whatever_is_read_raises(part):
     # Under `jit`, only what is returned is computed.
     def read(lane):
@@ -230,8 +236,26 @@ def test_no_error_without_failure():
 def test_message_of_a_batch(lanes):
     # The first lane that failed is named.
     solve = lambda lane: _simulate(lane, throw=True).x1
-    with pytest.raises(Exception, match="Events accumulate.*\n.*At time 1.5,"):
+    with pytest.raises(Exception, match="Events accumulate.*\n.*At time 1.5,") as info:
         jax.block_until_ready(jax.jit(jax.vmap(solve))(lanes[0]))
+    # JAX puts the traceback of its callback around it: the message comes last.
+    assert str(info.value).rstrip().endswith("\nAt time 1.5, in mode 0, at guard 0.")
+
+
+def test_message_of_a_clock():
+    # A clock that is set back by less than what time can resolve at 1e9.
+    class Clock(hj.AbstractHybridSystem):
+        def flow(self, t, x, mode, args):
+            return -jnp.ones_like(x)
+
+        def guards(self, t, x, mode, args):
+            return x
+
+        def jump(self, t, x, mode, event, args):
+            return x + 1e-5, mode
+
+    with pytest.raises(hj.SimulationError, match="clock, see that.*\nAt time 1000"):
+        hj.simulate(Clock(), 1e9, 1e9 + 1, jnp.ones(1) / 2, 0, max_steps=64)
 
 
 def test_message_of_an_automaton():
@@ -354,6 +378,16 @@ def _automaton(guard=lambda t, x, args: x[0], reset=lambda t, x, args: x):
     return hj.HybridAutomaton(modes, [hj.Transition("a", "b", guard, reset)])
 
 
+_reverse_only = jax.custom_vjp(lambda x: x[:1])
+_reverse_only.defvjp(lambda x: (x[:1], x), lambda x, ct: (jnp.zeros_like(x),))
+
+
+_bounces = hj.HybridAutomaton(
+    {"a": lambda t, x, args: jnp.stack(x)},
+    [hj.Transition("a", "a", lambda t, x, args: x[0], lambda t, x, args: jnp.stack(x))],
+)
+
+
 _unusable = {
     "system": (dict(system=1), "`system` must be a `hj.AbstractHybridSystem`.*int"),
     "x0 int": (dict(x0=jnp.array([1, 0])), "`x0`.*floating.*int.*Convert"),
@@ -403,6 +437,12 @@ _unusable = {
         dict(x0=[1.0, 0.0], system=_Given(flow_=lambda x: jnp.ones(2))),
         "state is a list of numbers.*`jnp.array\\(x0\\)`",
     ),
+    "a list as a state of an automaton": (
+        dict(x0=[1.0, 0.0], system=_bounces, mode0="a"),
+        "returns ShapeDtypeStruct.*state is a list of numbers.*`jnp.array\\(x0\\)`",
+    ),
+    "dt0 negative": (dict(dt0=-0.1), "`dt0` must be positive, but it is -0.1"),
+    "dt0 nan": (dict(dt0=np.nan), "`dt0` must be positive, but it is nan"),
     "flow structure": (dict(system=_Given(flow_=lambda x: (x,))), "`flow`.*structure"),
     "flow dtype": (
         dict(system=_Given(flow_=lambda x: 1j * x)),
@@ -415,6 +455,10 @@ _unusable = {
     "guards dtype": (
         dict(system=_Given(guards_=lambda x: x[:1] < 0)),
         "`guards` must return a floating-point vector.*bool",
+    ),
+    "guards, reverse mode only": (
+        dict(system=_Given(guards_=_reverse_only)),
+        "`guards` must have a derivative in forward mode.*`jax.custom_jvp`",
     ),
     "jump not a pair": (
         dict(system=_Given(jump_=lambda x, mode: x)),

@@ -58,3 +58,160 @@ def test_no_time_at_all(t0):
             # Only the end moves with `t1`.
             np.testing.assert_allclose(by_t[2], [x1[1], -9.81], atol=1e-12)
             np.testing.assert_allclose(by_t[0], [0.0, 0.0], atol=1e-12)
+
+
+def test_function_of_states():
+    # A function that has no derivative at NaN, of times and states that there are not:
+    # unused slots, and what a failed simulation did not reach. Next to it the states
+    # themselves.
+    fn = lambda t, x, args: (jnp.sqrt(args * x[1] ** 2), x[0] > 0.5)
+    subs = [dfx.SubSaveAt(steps=True), dfx.SubSaveAt(ts=[0.2, 0.9], t1=True)]
+    subs += [dfx.SubSaveAt(steps=s.steps, ts=s.ts, t1=s.t1, fn=fn) for s in subs]
+
+    @jax.jit
+    @jax.vmap
+    def lanes(x0, max_dt):
+        def speeds(x0, factor):
+            sol = hj.simulate(
+                _ball,
+                0.0,
+                1.0,
+                x0,
+                0,
+                factor,
+                saveat=dfx.SaveAt(subs=subs),
+                stepsize_controller=dfx.PIDController(
+                    rtol=1e-8, atol=1e-8, dtmax=max_dt
+                ),
+                max_steps=32,
+                max_events=4,
+                throw=False,
+            )
+            *states, (steps, high), (times, _) = sol.xs
+            exist = [jnp.isfinite(ts) & (ts <= sol.stats["t_end"]) for ts in sol.ts]
+            values = [jnp.sqrt(factor) * jnp.abs(x[:, 1]) for x in states]
+            values = [*values, steps, times]
+            kept = [jnp.where(e, v, 0) for e, v in zip(exist, values, strict=True)]
+            plain, got = (
+                jnp.sum(jnp.concatenate(part)) for part in (kept[:2], kept[2:])
+            )
+            return jnp.stack([got, plain]), (steps, high, times, exist[0])
+
+        jacobians = [j(speeds, (0, 1), has_aux=True) for j in (jax.jacfwd, jax.jacrev)]
+        return [jacobian(x0, 2.0) for jacobian in jacobians]
+
+    # The second lane needs more steps than it may take; its derivatives are NaN.
+    for jacobian, out in lanes(jnp.array([[1.0, 0.3]] * 2), jnp.array([0.1, 0.01])):
+        steps, high, times, used = out
+        for part in jacobian:
+            np.testing.assert_allclose(part[0, 0], part[0, 1], rtol=1e-10)
+            assert np.isnan(part[1]).all()
+        np.testing.assert_array_equal(np.isnan(steps), ~used)
+        assert high.dtype == bool
+        assert np.isfinite(times[0]).all()
+        np.testing.assert_array_equal(np.isnan(times[1]), [False, True, True])
+
+
+def test_function_of_states_in_a_masked_loss():
+    # Of a lane that failed and is left out, nothing is seen.
+    saveat = dfx.SaveAt(ts=[0.2, 0.9], fn=lambda t, x, args: jnp.sqrt(args * x[1] ** 2))
+
+    def loss(factor, q):
+        simulate = lambda q: hj.simulate(
+            _ball,
+            0.0,
+            1.0,
+            jnp.stack([q, 0.0 * q]),
+            0,
+            factor,
+            saveat=saveat,
+            max_steps=32,
+            max_events=2,
+            throw=False,
+        )
+        sol = jax.vmap(simulate)(q)
+        okay = sol.result == hj.RESULTS.successful
+        return jnp.sum(jnp.where(okay[:, None], sol.xs, 0.0)), okay
+
+    gradient, okay = jax.jit(jax.grad(loss, has_aux=True))(2.0, jnp.array([1.0, 0.01]))
+    assert okay.tolist() == [True, False]
+    speeds = np.abs([bouncing_ball(1.0, 0.8, t)[1] for t in (0.2, 0.9)])
+    np.testing.assert_allclose(gradient, np.sum(speeds) / np.sqrt(8), rtol=1e-7)
+
+
+#
+# Times outside of the interval
+#
+
+
+@pytest.mark.parametrize(
+    "ts, message",
+    {
+        "before": (
+            [0.5, 2.5],
+            "between.*1.0 and 2.0, but one of them is 0.5",
+        ),
+        "beyond": (
+            [1.5, 2.5],
+            "between.*1.0 and 2.0, but one of them is 2.5",
+        ),
+        "nan": ([1.5, np.nan], "one of them is nan"),
+        "unsorted": ([1.2, 1.7, 1.5], "ascending.*1.5 comes after 1.7.*Sort"),
+    }.values(),
+)
+def test_times_that_cannot_be_saved(ts, message):
+    subs = [dfx.SubSaveAt(ts=ts), dfx.SubSaveAt(ts=[1.5])]
+    saveat = dfx.SaveAt(subs=subs)
+    solve = lambda x0: hj.simulate(_ball, 1.0, 2.0, x0, 0, saveat=saveat).xs
+    for call in (solve, jax.jit(solve)):
+        with pytest.raises(ValueError, match=message):
+            call(jnp.array([1.0, 0.0]))
+
+
+def test_traced_times_that_cannot_be_saved():
+    rounding = 4 * np.finfo(float).eps
+    good = [[1.0, 1.5, 2.0], [1.2, 1.2, 1.2], [1.0 - rounding, 1.5, 2.0 + 2 * rounding]]
+    bad = [[0.9, 1.5, 2.0], [1.2, 1.1, 1.3], [1.0, 1.5, 2.1], [1.0, np.nan, 2.0]]
+    ts = jnp.array(good + bad)
+
+    @jax.jit
+    @jax.vmap
+    def lanes(ts):
+        def height(ts):
+            sol = hj.simulate(
+                _ball,
+                1.0,
+                2.0,
+                jnp.array([1.0, 0.0]),
+                0,
+                saveat=dfx.SaveAt(ts=ts),
+                throw=False,
+                max_steps=32,
+                max_events=4,
+            )
+            return jnp.sum(sol.xs[:, 0]), (sol.xs, sol.result)
+
+        return jax.grad(height, has_aux=True)(ts)
+
+    slopes, (xs, results) = lanes(ts)
+    fine = np.arange(len(ts)) < len(good)
+    assert (results == hj.RESULTS.invalid_times).tolist() == (~fine).tolist()
+    for k, times in enumerate(good):
+        truth = np.array([bouncing_ball(1.0, 0.8, t - 1.0) for t in times])
+        np.testing.assert_allclose(xs[k], truth, atol=1e-8)
+        np.testing.assert_allclose(slopes[k, 1], truth[1, 1], atol=1e-7)
+    assert not np.isfinite(np.asarray(xs)[~fine]).all(axis=(1, 2)).any()
+    # Traced, but known when the program ends.
+    with pytest.raises(hj.SimulationError, match="`saveat`.*`jnp.minimum\\(ts, t1\\)`"):
+        jax.grad(
+            lambda t1: hj.simulate(
+                _ball,
+                1.0,
+                t1,
+                jnp.array([1.0, 0.0]),
+                0,
+                saveat=dfx.SaveAt(ts=[1.5, 2.5]),
+                max_steps=32,
+                max_events=4,
+            ).xs[0, 0]
+        )(2.0)

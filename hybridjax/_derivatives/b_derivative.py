@@ -486,7 +486,8 @@ def _push_all(b: BDerivative, tangents):
 def _push_flat(b: BDerivative, dx):
     corner = resolve(b._point, dx)
     x_after, _ = ravel_pytree(b.x_after)
-    same = same_outcome(corner.x, corner.mode, x_after, b.mode_after)
+    allowed = 2 * corner.reach.allowed(b._point.tol)
+    same = same_outcome(corner.x, corner.mode, x_after, b.mode_after, allowed)
     ended = corner.count < max_corner_events(b.guards.shape[-1])
     return jnp.where(b._differentiable & same & ended, corner.dx, jnp.nan), ~same
 

@@ -26,9 +26,7 @@ def is_discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
     n_guards = system.n_guards
     if n_guards < 2:
         return jnp.asarray(False)
-    # The first row is no inner one: rolling moves a False to the end.
-    inner = tape.inner
-    leads = ~inner & jnp.roll(inner, -1)
+    leads = tape.leads
     ascending = jnp.arange(n_guards, dtype=jnp.int32)
     tries = min(n_guards, _MAX_ORDERS)
 
@@ -45,7 +43,8 @@ def is_discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
             passage = pass_in_order(
                 system, t, x, mode, priority, tape.guard_set_tol, at(leads), members
             )
-            return passage.x, passage.mode
+            allowed = passage.reach.allowed(tape.corner_tol)
+            return passage.x, passage.mode, allowed
 
         def try_one(k, carry):
             reference, differs = carry
@@ -54,10 +53,11 @@ def is_discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
             other = outcome(priority.astype(jnp.int32))
             # The first one, which is in ascending order, is what the others must be.
             reference = where(k == 0, other, reference)
-            same = same_outcome(reference[0], reference[1], other[0], other[1])
+            (x_0, mode_0, allowed_0), (x_k, mode_k, allowed_k) = reference, other
+            same = same_outcome(x_0, mode_0, x_k, mode_k, allowed_0 + allowed_k)
             return reference, differs | ~same
 
-        init = ((x, mode), jnp.asarray(False))
+        init = ((x, mode, jnp.zeros_like(x)), jnp.asarray(False))
         return at(leads) & lax.fori_loop(0, tries + 1, try_one, init)[1]
 
     def any_differs():

@@ -11,12 +11,18 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._events.firing import fires_at_once
+from .._events.firing import (
+    candidates,
+    fires_at_once,
+    is_inside,
+    lateness,
+    next_to_fire,
+)
 from .._jax.branch import where
 from .._jax.directional import directional
-from .._jax.reduce import any_of, first_least
+from .._jax.reduce import any_of
 from .._systems.flat import FlatSystem
-from .passage import max_corner_events
+from .passage import max_corner_events, Reach
 
 
 class Corner(eqx.Module):
@@ -34,6 +40,7 @@ class Corner(eqx.Module):
     guard_count: Int[Array, " n_guards"]
     order: Int[Array, " max_count"]  # the guards as they fire, then -1
     count: Int[Array, ""]
+    reach: Reach
 
 
 def resolve_corner(
@@ -73,6 +80,7 @@ def resolve_corner(
         guard_count=jnp.zeros((n_guards,), jnp.int32),
         order=jnp.full((limit,), -1, jnp.int32),
         count=jnp.asarray(0, jnp.int32),
+        reach=Reach.of(x, jnp.zeros_like(x)),
     )
 
     def guards(c: Corner):
@@ -93,10 +101,11 @@ def resolve_corner(
             (system, t, c.x),
             (dsystem, c.dt, c.dx),
         )
-        tau = -dg / jnp.where(firing, rate, 1)
-        # In the guard set, not on its boundary: a reset led there, and it fires now.
-        inside = g < -tol * jnp.abs(rate)
-        j = first_least(jnp.where(firing, jnp.where(inside, -jnp.inf, tau), jnp.inf))
+        inside = is_inside(g, rate, tol)
+        tau = -dg / jnp.where(firing & ~inside, rate, 1)
+        # Inside, a reset led there, and it fires now: the last first, as in the loop.
+        preference = jnp.where(inside, lateness(g, rate), tau)
+        j = next_to_fire(candidates(g, rate, firing, tol), preference)
         # Tangents of a batch have guards of their own: to index with those would be
         # scatters, with which XLA does not make one function of a loop on CPUs.
         this = jnp.arange(n_guards) == j
@@ -122,6 +131,7 @@ def resolve_corner(
             guard_count=c.guard_count + this,
             order=c.order.at[i].set(j),
             count=c.count + 1,
+            reach=c.reach.and_of(x_plus, flow),
         )
         c, earliest = where(fire, (new, dt), (c, earliest))
         return i + 1, c, earliest, fire

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._events.firing import fires_at_once
+from .._events.firing import fires_at_once, is_inside
 from .._jax.branch import where
 from .._systems.flat import FlatSystem, flatten_system
 from .._systems.start import Start
@@ -81,7 +81,12 @@ def compare(point: CornerPoint, first: Passage, priorities):
     """Whether some order leads elsewhere than the first, and whether all of them are
     regular."""
     others = _passages(point, priorities)
-    same = jax.vmap(lambda p: same_outcome(first.x, first.mode, p.x, p.mode))(others)
+    allowed = first.reach.allowed(point.tol)
+    same = jax.vmap(
+        lambda p: same_outcome(
+            first.x, first.mode, p.x, p.mode, allowed + p.reach.allowed(point.tol)
+        )
+    )(others)
     return ~same.all(), others.regular.all()
 
 
@@ -125,21 +130,22 @@ def _compose_padded(point: CornerPoint, order: Int[Array, " max_count"]):
 
     def firing(x, mode):
         g, rate = system.guard_rates(t, x, mode, system.flow(t, x, mode))
-        return fires_at_once(g, rate, tol)
+        return fires_at_once(g, rate, tol), is_inside(g, rate, tol)
 
     def body(carry):
         i, x, mode, columns, times, possible = carry
         j = order[i]
         fired = j >= 0
+        fires, inside = firing(x, mode)
 
         def push(dx, dt_last):
             return event_tangent(
-                system, t, x, mode, j, (nothing, dx, dt_last), tol, False
+                system, t, x, mode, j, (nothing, dx, dt_last), inside[j], False
             )
 
         tangents = jax.vmap(push, in_axes=(1, 0), out_axes=(1, 0))(columns, times)
         after = system.jump(t, x, mode, jnp.maximum(j, 0))
-        new = *after, *tangents, possible & firing(x, mode)[j]
+        new = *after, *tangents, possible & fires[j]
         old = x, mode, columns, times, possible
         return i + 1, *where(fired, new, old)
 
@@ -149,4 +155,4 @@ def _compose_padded(point: CornerPoint, order: Int[Array, " max_count"]):
     _, x, mode, columns, _, possible = lax.while_loop(
         lambda carry: carry[0] < count, body, init
     )
-    return columns, possible & ~firing(x, mode).any()
+    return columns, possible & ~firing(x, mode)[0].any()

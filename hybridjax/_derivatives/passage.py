@@ -10,14 +10,41 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._events.firing import fires_at_once
+from .._events.firing import candidates, fires_at_once, is_inside, next_to_fire
 from .._jax.branch import where
-from .._jax.reduce import any_of, first_least
+from .._jax.reduce import any_of
 from .._systems.flat import FlatSystem
 
 
 # Corners of so many guards have all their orders tried; of more, some of them.
 _EXHAUSTIVE = 6
+
+# Outcomes are the same if they differ by no more than so many times what is expected.
+_SAME = 64
+
+
+class Reach(eqx.Module):
+    """The largest that state and vector field are at an instant, by component."""
+
+    x: Float[Array, " d"]
+    flow: Float[Array, " d"]
+
+    @classmethod
+    def of(cls, x, flow) -> "Reach":
+        return cls(jnp.abs(x), jnp.abs(flow))
+
+    def and_of(self, x, flow) -> "Reach":
+        return Reach(
+            jnp.maximum(self.x, jnp.abs(x)), jnp.maximum(self.flow, jnp.abs(flow))
+        )
+
+    def allowed(self, corner_tol) -> Float[Array, " d"]:
+        """By how much the outcomes of two orders may differ, and be the same: by
+        rounding, and by what the flow does in the time for which events that are not
+        quite at one time count as one."""
+        eps = jnp.finfo(self.x.dtype).eps
+        rounding = eps**0.75 * self.x + eps * jnp.max(self.x, initial=0)
+        return _SAME * (rounding + corner_tol * self.flow)
 
 
 class Passage(eqx.Module):
@@ -28,6 +55,7 @@ class Passage(eqx.Module):
     order: Int[Array, " max_count"]  # the guards as they fire, then -1
     count: Int[Array, ""]
     regular: Bool[Array, ""]  # no guard is at rest, and there is an end
+    reach: Reach
 
 
 def max_corner_events(n_guards: int) -> int:
@@ -46,8 +74,8 @@ def pass_in_order(
     wanted: Bool[Array, ""],
     members: Bool[Array, " n_guards"],
 ) -> Passage:
-    """Passes all events at `(t, x)`; of several guards at zero the one with the least
-    `priority` fires first. Only the `members` fire."""
+    """Passes all events at `(t, x)`; of several guards that may be the
+    first, that with the least `priority` is. Only the `members` fire."""
     limit = max_corner_events(system.n_guards)
     passage = Passage(
         x=x,
@@ -55,6 +83,7 @@ def pass_in_order(
         order=jnp.full((limit,), -1, jnp.int32),
         count=jnp.asarray(0, jnp.int32),
         regular=jnp.asarray(True),
+        reach=Reach.of(x, jnp.zeros_like(x)),
     )
 
     def cond(carry):
@@ -67,15 +96,15 @@ def pass_in_order(
         g, rate = system.guard_rates(t, p.x, p.mode, flow)
         firing = fires_at_once(g, rate, tol) & members
         fire = unfinished & any_of(firing)
-        never = jnp.iinfo(priority.dtype).max
-        j = first_least(jnp.where(firing, priority, never))
+        j = next_to_fire(candidates(g, rate, firing, tol), priority)
         x_plus, mode_plus = system.jump(t, p.x, p.mode, j)
         new = Passage(
             x=x_plus,
             mode=mode_plus,
             order=p.order.at[i].set(j),
             count=p.count + 1,
-            regular=p.regular & (rate[j] != 0),
+            regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),
+            reach=p.reach.and_of(x_plus, flow),
         )
         return i + 1, where(fire, new, p), fire
 
@@ -84,14 +113,9 @@ def pass_in_order(
     return eqx.tree_at(lambda p: p.regular, passage, passage.regular & ~unfinished)
 
 
-def same_outcome(x, mode, x_other, mode_other) -> Bool[Array, ""]:
-    """Whether two orders lead to the same state, up to what the corner tolerance and
-    rounding let them differ."""
-    tol = 64 * jnp.sqrt(jnp.finfo(x.dtype).eps)
-    # A state may be empty.
-    largest = lambda v: jnp.max(jnp.abs(v), initial=0)
-    size = 1 + jnp.maximum(largest(x), largest(x_other))
-    same = largest(x - x_other) <= tol * size
+def same_outcome(x, mode, x_other, mode_other, allowed) -> Bool[Array, ""]:
+    """Whether two orders lead to the same state, up to what is `allowed`."""
+    same = jnp.all(jnp.abs(x - x_other) <= allowed)
     for a, b in zip(jtu.tree_leaves(mode), jtu.tree_leaves(mode_other), strict=True):
         same = same & jnp.all(a == b)
     return same

@@ -212,19 +212,18 @@ class Pull:
         flow, flow_after = self.system.flows(t, (x, mode), after)
         g, vjp_guard = jax.vjp(guard, moving, t, x)
         dg_system, dg_t, dg_x = vjp_guard(jnp.ones_like(g))
-        rate = jnp.where(fired, dg_t + dg_x @ flow, 1)
+        rate = jnp.where(fired & ~row.inside, dg_t + dg_x @ flow, 1)
         _, vjp_jump = jax.vjp(jump, moving, t, x)
         ct_system, ct_time, ct_x = vjp_jump(ct)
         ct_dt = ct_time + ct_x @ flow - ct @ flow_after + ct_t
-        inside = g < -self.tape.guard_set_tol * jnp.abs(rate)
-        ct_g = jnp.where(inside, 0, -ct_dt / rate)
+        ct_g = jnp.where(row.inside, 0, -ct_dt / rate)
         return (
             # Parameters may have a dtype of their own.
             jtu.tree_map(
                 lambda a, b: a + (ct_g * b).astype(a.dtype), ct_system, dg_system
             ),
             ct_x + ct_g * dg_x,
-            jnp.where(inside, ct_dt, 0),
+            jnp.where(row.inside, ct_dt, 0),
         )
 
 

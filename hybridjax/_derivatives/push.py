@@ -32,6 +32,7 @@ class _Resolved(eqx.Module):
     guard_dx: Array
     guard_x: Array
     guard_count: Array
+    allowed: Array
 
 
 class _Place(NamedTuple):
@@ -41,10 +42,13 @@ class _Place(NamedTuple):
     more: Array  # does the next row belong to the same instant
     at_start: Array  # does no flow precede it
 
+    shared: Array  # could another guard have fired in its place
+
     @property
     def leads(self):
-        """Is it the first of several events in one instant?"""
-        return self.more & ~self.inner
+        """Is it the first event of an instant in which there are, or could have been,
+        several?"""
+        return (self.more | self.shared) & ~self.inner
 
 
 class _Carry(NamedTuple):
@@ -130,11 +134,12 @@ class Push:
             inner=before.fired & fired & (row.dt == 0),
             more=fired & ~last & (next_.event >= 0) & (next_.dt == 0),
             at_start=(i == 0) & (row.dt == 0),
+            shared=row.shared,
         )
         dx_pre, dt_event = self.flow(row, before.dx), jnp.zeros_like(before.dt)
         after = (dx_pre, dx_pre, before.dt, dt_event, before.resolved)
         if self.system.n_guards > 0:
-            several = (place.more | place.inner) & self.corners
+            several = (place.leads | place.inner) & self.corners
             alone = fired & ~several
             dx_one, dt_one = cond_any(
                 alone,
@@ -204,12 +209,13 @@ class Push:
             row.mode,
             row.event,
             (self.inputs.system, dx, dt_last),
-            self.tape.guard_set_tol,
+            row.inside,
             place.at_start | place.inner,
         )
         # The rule divides by the rate. Where that is zero, what it says may be zero
         # too, and would pass for a derivative that exists.
-        return jtu.tree_map(lambda d: jnp.where(row.rate == 0, jnp.nan, d), tangents)
+        turns = ~row.inside & (row.rate == 0)
+        return jtu.tree_map(lambda d: jnp.where(turns, jnp.nan, d), tangents)
 
     def unresolved(self):
         """What `resolved` is before there is any, if there can be."""
@@ -219,7 +225,7 @@ class Push:
         x, t = tape.x_end, tape.t_end
         nothing = jnp.zeros((n_guards, *x.shape), x.dtype)
         times, counts = (jnp.zeros((n_guards,), d) for d in (x.dtype, jnp.int32))
-        return _Resolved(x, t, x, tape.mode_end, times, nothing, nothing, counts)
+        return _Resolved(x, t, x, tape.mode_end, times, nothing, nothing, counts, x)
 
     def corner(self, row: Row, place: _Place, dx, dt_last) -> _Resolved:
         tape = self.tape
@@ -236,7 +242,15 @@ class Push:
             tape.cluster(self.system, row.t, row.dt, row.x, row.mode),
         )
         return _Resolved(
-            c.dx, c.dt, c.x, c.mode, c.guard_dt, c.guard_dx, c.guard_x, c.guard_count
+            c.dx,
+            c.dt,
+            c.x,
+            c.mode,
+            c.guard_dt,
+            c.guard_dx,
+            c.guard_x,
+            c.guard_count,
+            c.reach.allowed(tape.corner_tol),
         )
 
     def together(self, row: Row, place: _Place, successor, dx, dt_last, resolved):
@@ -256,12 +270,13 @@ class Push:
         flow_here = self.system.flow(row.t + row.dt, row.x_pre, row.mode)
         # If the order of the tangent gets there in another state, the state before this
         # event jumps; so does its time, if this is another one of several firings.
-        as_recorded = same_outcome(r.guard_x[j], (), row.x_pre, ())
+        as_recorded = same_outcome(r.guard_x[j], (), row.x_pre, (), r.allowed)
         known = as_recorded | (r.guard_count[j] == 1)
         dt = jnp.where(known, r.guard_dt[j], jnp.nan)
         dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
-        ends = place.inner & ~same_outcome(r.x, r.mode, *successor)
+        x_next, mode_next = successor
+        differs = ~same_outcome(r.x, r.mode, x_next, mode_next, r.allowed)
         dx_after = jnp.where(place.leads, r.dx, dx)
-        dx_after = jnp.where(ends & ~place.more, jnp.nan, dx_after)
+        dx_after = jnp.where(differs & ~place.more, jnp.nan, dx_after)
         return dx_pre, dx_after, jnp.where(place.leads, r.dt, dt_last), dt, resolved

@@ -102,7 +102,15 @@ class Rows:
 
     def __init__(self, tape: Tape, twice: bool):
         rows = Row(
-            tape.t, tape.dt, tape.rate, tape.x, tape.x_pre, tape.mode, tape.event
+            tape.t,
+            tape.dt,
+            tape.rate,
+            tape.x,
+            tape.x_pre,
+            tape.mode,
+            tape.event,
+            tape.inside,
+            tape.shared,
         )
         self._packer = Packer(jtu.tree_map(lambda buffer: buffer[0], rows))
         # What was written down carries no tangent.

@@ -22,7 +22,7 @@ def event_tangent(
     mode,
     event,
     tangents: tuple,
-    corner_tol,
+    inside,
     at_start,
 ):
     """Pushes a tangent through one event (Kong (2), with the parameter terms).
@@ -38,7 +38,7 @@ def event_tangent(
     **Arguments:**
 
     - `tangents`: `(dsystem, dx, dt_last)`, the first with `None` where zero.
-    - `corner_tol`: how far into the guard set, in time, still counts as on it.
+    - `inside`: is the state inside of the guard set, and not on its boundary?
     - `at_start`: is this where the flow starts, at the start of the simulation or in
         the instant of the event before? Then the event happens at that time or later,
         on whichever side the tangent points.
@@ -51,15 +51,14 @@ def event_tangent(
     flow = system.flow(t, x, mode)
     fired = event >= 0
     event = jnp.where(fired, event, 0)
-    g, rate = system.guard_rates(t, x, mode, flow)
-    g, rate = g[event], rate[event]
+    rate = system.guard_rates(t, x, mode, flow)[1][event]
     _, dg = directional(
         lambda system, x: system.guards(t, x, mode)[event], (system, x), (dsystem, dx)
     )
     # A lane without an event passes here too, under vmap.
-    dt = -dg / jnp.where(fired, rate, 1)
+    dt = -dg / jnp.where(fired & ~inside, rate, 1)
     dt = jnp.where(at_start, jnp.maximum(dt, dt_last), dt)
-    dt = jnp.where(g < -corner_tol * jnp.abs(rate), dt_last, dt)
+    dt = jnp.where(inside, dt_last, dt)
 
     def jump(system, t, x):
         return system.jump(t, x, mode, event)
@@ -147,10 +146,10 @@ def saltation_matrix(
 
     def push(dx):
         tangents = (nothing, dx, zero)
-        # On the guard, whatever rounding says: no event is "inside" here.
-        infinite = jnp.asarray(jnp.inf, zero.dtype)
+        # On the guard, whatever rounding says.
+        inside = jnp.asarray(False)
         return event_tangent(
-            flat, begin.t, x_flat, begin.mode, event_, tangents, infinite, False
+            flat, begin.t, x_flat, begin.mode, event_, tangents, inside, False
         )[0]
 
     matrix = jax.vmap(push, out_axes=1)(jnp.eye(x_flat.shape[0], dtype=x_flat.dtype))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._events.project import Project
@@ -88,8 +87,7 @@ def _tape_jvp(primals, tangents, **kwargs):
     system, settings = primals[0], kwargs["settings"]
     tape = tape_of(*primals, **kwargs)
     continuous = ~is_discontinuous(system, tape)
-    transversal = ~jnp.any(tape.fired & (tape.rate == 0))
-    tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & transversal)
+    tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & tape.transversal)
     recording = Recording(
         system=system,
         tape=tape,

@@ -1,5 +1,17 @@
+"""When guards fire; and which of those that do is the next.
+
+A guard that fires is either *on* the boundary of its guard set, which the state
+crosses, or *inside* of the set, where a reset or the start put the state. A
+perturbation moves the time of the first, and so chooses which of several comes first.
+It moves that of the second with what put it there; of several, that comes first which
+would have been met first, had the flow led there: a choice of order only where that is
+a tie too.
+"""
+
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
+
+from .._jax.reduce import any_of, first_least, least
 
 
 def fires_at_once(
@@ -21,3 +33,37 @@ def crossing_times(
     """After which time each guard fires, to first order; infinite if it never does."""
     falls = rate < 0
     return jnp.where(falls, jnp.maximum(g, 0) / jnp.where(falls, -rate, 1), jnp.inf)
+
+
+def lateness(
+    g: Float[Array, " n_guards"], rate: Float[Array, " n_guards"]
+) -> Float[Array, " n_guards"]:
+    """The time to the crossing: of guards that have waited, the longer the less."""
+    return g / jnp.maximum(jnp.abs(rate), jnp.finfo(g.dtype).tiny)
+
+
+def is_inside(g, rate, tol) -> Bool[Array, "..."]:
+    """Is a guard that fires inside of its guard set, by more than the time `tol`?"""
+    return g < -tol * jnp.abs(rate)
+
+
+def candidates(
+    g: Float[Array, " n_guards"],
+    rate: Float[Array, " n_guards"],
+    firing: Bool[Array, " n_guards"],
+    tol,
+) -> Bool[Array, " n_guards"]:
+    """Of the guards that are `firing`, those that may be the first."""
+    inside = firing & is_inside(g, rate, tol)
+    late = lateness(g, rate)
+    last = least(jnp.where(inside, late, jnp.inf))
+    return jnp.where(any_of(inside), inside & (late <= last + tol), firing)
+
+
+def next_to_fire(
+    candidates: Bool[Array, " n_guards"], preference: Array
+) -> Int[Array, ""]:
+    """The candidate of the least preference."""
+    kind = jnp.issubdtype(preference.dtype, jnp.floating)
+    never = jnp.inf if kind else jnp.iinfo(preference.dtype).max
+    return first_least(jnp.where(candidates, preference, never))

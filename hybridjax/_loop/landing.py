@@ -24,7 +24,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._events.cubic import clearly_positive
-from .._events.firing import fires_at_once
+from .._events.firing import (
+    candidates,
+    fires_at_once,
+    is_inside,
+    lateness,
+    next_to_fire,
+)
 from .._jax.branch import cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of, first_least
@@ -153,7 +159,7 @@ class LandingLoop(AbstractLoop):
 
         # The event, if there is one.
         event, land = o.fire | o.land, o.land
-        latest = first_least(jnp.where(firing, self.lateness(s), jnp.inf))
+        latest = next_to_fire(firing, lateness(s.g, s.rate))
         guard = jnp.where(fire, latest, contact.guard)
         x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
@@ -195,6 +201,8 @@ class LandingLoop(AbstractLoop):
             x_pre=jnp.where(o.accept, a.step.x, x_pre),
             event=jnp.where(happens, guard, -1).astype(jnp.int32),
             rate=jnp.where(happens, rate, 1),
+            inside=happens & fire & is_inside(s.g, s.rate, self.corner_tol)[guard],
+            shared=happens & self.shared(s, a, fire, guard, contact),
         )
         return new, row
 
@@ -269,9 +277,13 @@ class LandingLoop(AbstractLoop):
     # Firing
     #
 
-    def lateness(self, s: State):
-        # Time to the crossing: the guard that has waited longest fires first.
-        return s.g / jnp.maximum(jnp.abs(s.rate), jnp.finfo(s.g.dtype).tiny)
+    def shared(self, s: State, a: Attempt, fire, guard, contact: _Contact):
+        """Where an event happens: could another guard have fired in its place?"""
+        g = jnp.where(fire, s.g, a.g + contact.delta * a.rate)
+        rate = jnp.where(fire, s.rate, a.rate)
+        this = jnp.arange(g.shape[0]) == guard
+        firing = fires_at_once(g, rate, self.corner_tol) | this
+        return any_of(candidates(g, rate, firing, self.corner_tol) & ~this)
 
     def fired(self, s: State, event, guard, t, x):
         """The state after a guard fired at `(t, x)`, and whether it may: where not, the

@@ -244,6 +244,8 @@ class AbstractLoop(abc.ABC):
             x_pre=a.step.x,
             mode=s.mode,
             event=jnp.asarray(-1, jnp.int32),
+            inside=jnp.zeros_like(accept),
+            shared=jnp.zeros_like(accept),
         )
 
     #

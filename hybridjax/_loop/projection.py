@@ -72,7 +72,9 @@ class ProjectionLoop(AbstractLoop):
         due = ~s.done & self.due(s)
         none = jnp.asarray(-1, jnp.int32)
         zero, one = jnp.zeros_like(s.t), jnp.ones_like(s.t)
-        stay = packed, rows.pack(Row(s.t, zero, one, s.x, s.x, s.mode, none))
+        no = jnp.zeros_like(s.done)
+        start = Row(s.t, zero, one, s.x, s.x, s.mode, none, no, no)
+        stay = packed, rows.pack(start)
         if self.system.n_guards == 0:
             return self.advance(states, rows, packed)
 
@@ -161,6 +163,9 @@ class ProjectionLoop(AbstractLoop):
             x_pre=x_pre,
             mode=s.mode,
             event=jnp.where(event, guard, -1).astype(jnp.int32),
+            # It comes from outside to all surfaces, and leaves none of them unmet.
+            inside=jnp.zeros_like(event),
+            shared=jnp.zeros_like(event),
         )
         return new, row, due & (trust | failed)
 

@@ -22,7 +22,8 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
     """Simulates, and returns the tape."""
     t0, t1, settings = loop.t0, loop.t1, loop.settings
     states = Packer(jax.eval_shape(lambda: loop.start(x0, mode0)))
-    rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32)))
+    no = jnp.asarray(False)
+    rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32), no, no))
     # Of all lanes together, and so not in `packed`: how many iterations there were, how
     # many rows, and whether a lane is not done.
     counters = lambda i, row, s: jnp.stack(
@@ -91,6 +92,8 @@ def _tape(loop: AbstractLoop, state: State, recorded: Row, table, num_rows) -> T
         mode=recorded.mode,
         event=recorded.event,
         rate=recorded.rate,
+        inside=recorded.inside,
+        shared=recorded.shared,
         t_event=t + recorded.dt,
         num_rows=num_rows,
         t_end=state.t,

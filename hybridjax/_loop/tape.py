@@ -19,6 +19,10 @@ class Row(eqx.Module):
     x_pre: Float[Array, " n"]
     mode: PyTree
     event: Int[Array, ""]
+    # Of an event: did it happen inside of the guard set, where a reset or the start
+    # led, and not on its boundary? And could another guard have fired in its place?
+    inside: Bool[Array, ""]
+    shared: Bool[Array, ""]
 
 
 class Tape(eqx.Module):
@@ -37,6 +41,8 @@ class Tape(eqx.Module):
     mode: PyTree
     event: Int[Array, " rows"]
     rate: Float[Array, " rows"]
+    inside: Bool[Array, " rows"]
+    shared: Bool[Array, " rows"]
     t_event: Float[Array, " rows"]  # t + dt, the time of the event
     num_rows: Int[Array, ""]
     # The end of the simulation.
@@ -88,11 +94,24 @@ class Tape(eqx.Module):
         return jnp.abs(crossing_times(g, rate) - dt) <= self.corner_tol
 
     @property
+    def leads(self) -> Bool[Array, " rows"]:
+        """Is it the first event of an instant in which there are, or could have been,
+        several?"""
+        # The first row is no inner one: rolling moves a False to the end.
+        several = self.shared | jnp.roll(self.inner, -1)
+        return self.fired & ~self.inner & several
+
+    @property
+    def transversal(self) -> Bool[Array, ""]:
+        """Does no guard come to rest where it fires, on the boundary of its set?"""
+        return ~jnp.any(self.fired & ~self.inside & (self.rate == 0))
+
+    @property
     def smooth_twice(self) -> Bool[Array, ""]:
         """Is there a second derivative, if there is a first? Not where two events share
         an instant, or one happens at the start."""
         at_start = self.fired[0] & (self.dt[0] == 0)
-        return ~(self.inner.any() | at_start)
+        return ~(self.leads.any() | at_start)
 
     @property
     def successful(self) -> Bool[Array, ""]:

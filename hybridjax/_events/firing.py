@@ -21,3 +21,10 @@ def crossing_times(
     """After which time each guard fires, to first order; infinite if it never does."""
     falls = rate < 0
     return jnp.where(falls, jnp.maximum(g, 0) / jnp.where(falls, -rate, 1), jnp.inf)
+
+
+def max_firings(n_guards: int) -> int:
+    """How often one guard may fire in one instant. A shock that travels to and fro
+    among bodies in contact passes between two of them about as often as there are
+    others, and what is far over a threshold falls below it in several steps."""
+    return n_guards + 8

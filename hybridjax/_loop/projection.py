@@ -120,7 +120,7 @@ class ProjectionLoop(AbstractLoop):
         not_live = jnp.where(trust, ~(beyond < 0), stuck)
 
         # Where it is not trusted (a NaN is not), there is no event to be judged.
-        result, count, last_fired = self.judge(s, due & trust, guard, t)
+        result, firings = self.judge(s, due & trust, guard, t)
         finite = jnp.isfinite(jnp.concatenate([x, flow, g, rates])).all()
         result = first(result, RESULTS.nonfinite_state, trust & ~finite)
         result = first(result, RESULTS.not_live, not_live)
@@ -140,8 +140,7 @@ class ProjectionLoop(AbstractLoop):
             t_next=s.t_next + tau if self.may_delay else s.t_next,
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             approach=tied,
-            last_fired=last_fired,
-            quick_firings=count,
+            firings=firings,
             num_events=s.num_events + 1,
             num_accepted=s.num_accepted + 1,
         )

@@ -28,6 +28,14 @@ class Settings(eqx.Module):
         return isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController)
 
 
+class Firings(eqx.Module):
+    """What is remembered of each guard, to tell an accumulation of its events."""
+
+    last: Float[Array, " n_guards"]  # when it fired last
+    gap: Float[Array, " n_guards"]  # the time between that and the firing before
+    close: Int[Array, " n_guards"]  # how many in a row could not be told apart
+
+
 class State(eqx.Module):
     t: Float[Array, ""]
     x: Float[Array, " n"]
@@ -45,9 +53,8 @@ class State(eqx.Module):
     controller: PyTree
     guard_dt: Float[Array, ""]  # how far the guards can be foreseen
     approach: PyTree  # what the event method remembers
-    # Zeno.
-    last_fired: Float[Array, " n_guards"]
-    quick_firings: Int[Array, " n_guards"]
+    firings: Firings
+    blurred: Int[Array, ""]  # steps in a row that were too short to judge a guard
     # Outcome.
     num_events: Int[Array, ""]
     num_steps: Int[Array, ""]

@@ -15,7 +15,7 @@ from ._events.project import Project
 from ._jax.compiler_options import compiler_options, is_outermost
 from ._jax.errors import certify, Verdict
 from ._jax.tracing import is_traced, stop_gradient
-from ._loop.loop import SAME_TIME
+from ._loop.loop import LEAST_INTERVAL, SAME_TIME
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
 from ._solution.event_log import event_log
@@ -144,6 +144,8 @@ def simulate(
                 )
         if t1 < t0:
             raise ValueError(_backward(t0, t1))
+        if not bool(_resolved(t0, t1, dtype)):
+            raise ValueError(_unresolved(t0, t1, dtype))
     if dt0 is not None:
         dt0 = as_time(dt0, dtype, "dt0")
     controller = dynamic_tolerances(stepsize_controller, dtype)
@@ -154,6 +156,8 @@ def simulate(
         dt0=dt0,
         event_method=event_method,
         progress_meter=progress_meter,
+        interval=(begin.t, end),
+        resolved=jnp.asarray(_resolved(t0, t1, dtype)),
         max_steps=int(max_steps),
         max_events=int(max_events),
     )
@@ -242,6 +246,23 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         _path=path.store(),
     )
     return sol, verdict
+
+
+def _resolved(t0, t1, dtype):
+    """Is the interval empty, or long enough? By the times as they were given."""
+    span, largest = t1 - t0, abs(t0) + abs(t1 - t0)
+    return (span <= 0) | (
+        span >= LEAST_INTERVAL * float(jnp.finfo(dtype).eps) * largest
+    )
+
+
+def _unresolved(t0, t1, dtype) -> str:
+    return (
+        f"Arguments `t0` and `t1` are {t0} and {t1}, and the state is in {dtype}, "
+        "which cannot tell the times between them apart. Measure time from `t0`, and "
+        "let the system add it where it needs the time of day; or use a state in "
+        "float64."
+    )
 
 
 def _backward(t0, t1) -> str:

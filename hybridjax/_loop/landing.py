@@ -90,8 +90,7 @@ class LandingLoop(AbstractLoop):
 
     def __init__(self, system, t0, t1, settings):
         super().__init__(system, t0, t1, settings)
-        corner_tol, self.grazing_tol = settings.event_method.tolerances(t0.dtype)
-        self.corner_tol = corner_tol * self.scale
+        self.grazing_tol = settings.event_method.grazing_tolerance(t0.dtype)
 
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)

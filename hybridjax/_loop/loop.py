@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from .._events.cubic import CHECK_POINTS
 from .._events.firing import max_firings
+from .._events.locate import corner_tolerance
 from .._jax.branch import computed_once, cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import all_of, any_of
@@ -24,6 +25,9 @@ from .tape import Row
 
 # Times closer than this many eps (relative to the largest time) are the same time.
 SAME_TIME = 16
+
+# An interval of less than so many eps of the largest time is not divided into steps.
+LEAST_INTERVAL = 1024
 
 # Steps shorter than this many times that are not judged by cubics, whose values are
 # those of rounded times: only the signs of the guards at their ends count.
@@ -41,10 +45,13 @@ class AbstractLoop(abc.ABC):
         self.t1 = t1
         self.t0 = t0
         self.settings = settings
-        # Tolerances in time.
+        # Tolerances in time: those of all pieces are the same.
         self.eps = jnp.finfo(t0.dtype).eps
-        self.scale = jnp.maximum(jnp.maximum(jnp.abs(t0), jnp.abs(t1)), t1 - t0)
+        first, last = settings.interval
+        self.scale = jnp.maximum(jnp.abs(first), jnp.abs(last))
         self.same_time = SAME_TIME * self.eps * self.scale
+        corner_tol = corner_tolerance(settings.event_method.corner_tol, t0.dtype)
+        self.corner_tol = jnp.maximum(corner_tol * (last - first), self.same_time)
         self.short = _SHORT * self.same_time
         self.looks_later = not self.projects and can_look(settings.solver, system)
 
@@ -67,7 +74,9 @@ class AbstractLoop(abc.ABC):
         zero, none = jnp.asarray(0, jnp.int32), jnp.asarray(-1, jnp.int32)
         inf = jnp.asarray(jnp.inf, t0.dtype)
         interval = (self.t1 >= t0) & jnp.isfinite(t0) & jnp.isfinite(self.t1)
-        result = choose(interval, RESULTS.successful, RESULTS.invalid_interval)
+        resolved = self.settings.resolved
+        result = choose(resolved, RESULTS.successful, RESULTS.unresolved_interval)
+        result = choose(interval, result, RESULTS.invalid_interval)
         unwatched = jnp.zeros((n_guards,), x0.dtype)
         state = State(
             t=t0,

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float
 
 from .._events.cubic import stays_above
 from .._events.firing import crossing_times
-from .._events.locate import corner_tolerance
 from .._jax.branch import cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of
@@ -47,7 +46,6 @@ class ProjectionLoop(AbstractLoop):
         super().__init__(system, t0, t1, settings)
         method, n_guards = settings.event_method, system.n_guards
         self.near = method.thresholds(n_guards, t0.dtype)
-        self.corner_tol = corner_tolerance(method.corner_tol, t0.dtype) * self.scale
         # Others want their steps to end at given times.
         self.may_delay = isinstance(settings.controller, dfx.PIDController)
 

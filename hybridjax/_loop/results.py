@@ -6,7 +6,8 @@ import diffrax as dfx
 class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`, `max_steps_reached`,
     `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state`,
-    `dt_min_reached` or `invalid_interval`. Extends [`diffrax.RESULTS`][]."""
+    `dt_min_reached`, `invalid_interval` or `unresolved_interval`. Extends
+    [`diffrax.RESULTS`][]."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."
@@ -37,6 +38,12 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Argument `t1` must not be less than `t0`, and both must be finite. Events "
         "have a direction in time; to simulate backward, reverse the sign of time in "
         "the system."
+    )
+    unresolved_interval = (
+        "Arguments `t0` and `t1` are so near each other, for their size, that times "
+        "between them cannot be told apart in the dtype of the state. Measure time "
+        "from `t0`, and let the system add it where it needs the time of day; or use a "
+        "state in float64."
     )
 
 

@@ -20,6 +20,10 @@ class Settings(eqx.Module):
     dt0: Float[Array, ""] | None
     event_method: Any
     progress_meter: dfx.AbstractProgressMeter
+    # The whole interval, where this is a piece of it.
+    interval: tuple[Float[Array, ""], Float[Array, ""]]
+    # Can times between be told from each other? (Given in another dtype, perhaps.)
+    resolved: Bool[Array, ""]
     max_steps: int = eqx.field(static=True)
     max_events: int = eqx.field(static=True)
 

@@ -79,6 +79,8 @@ def _loop(name, event_method, controller, max_events=512):
         dt0=None if isinstance(controller, dfx.PIDController) else jnp.asarray(0.01),
         event_method=event_method,
         progress_meter=dfx.NoProgressMeter(),
+        interval=(begin.t, jnp.asarray(t1, begin.t.dtype)),
+        resolved=jnp.asarray(True),
         max_steps=4096,
         max_events=max_events,
     )

@@ -21,10 +21,9 @@ class Found(NamedTuple):
     crossed: Bool[Array, ""]  # is one of them crossed
     factor: Float[Array, ""]  # by which the step length could be scaled
     grazing: Bool[Array, ""]
-    grazing_guard: Int[Array, ""]
     # Was the step too short to say more than the signs of a guard at its ends?
     blurred: Bool[Array, ""]
-    blurred_guard: Int[Array, ""]
+    unclear: Int[Array, ""]  # the guard that is grazing, or else one of these
     # Where the first one is crossed, if one is.
     dt: Float[Array, ""]
     guard: Int[Array, ""]
@@ -43,7 +42,7 @@ def search(
     no lane wants to know."""
     no, none = jnp.zeros_like(wanted), jnp.asarray(0, jnp.int32)
     zero = jnp.zeros_like(a.dt)
-    nothing = Found(no, no, zero, no, none, no, none, zero, none, no)
+    nothing = Found(no, no, zero, no, no, none, zero, none, no)
     return compute_if(
         eqxi.unvmap_any(wanted),
         lambda: _search(system, s, a, wanted, grazing_tol, short),
@@ -84,9 +83,8 @@ def _search(system, s: State, a: Attempt, wanted, grazing_tol, short) -> Found:
         crossed=crossed,
         factor=least(c.factor),
         grazing=any_of(grazing),
-        grazing_guard=first_least(~grazing),
         blurred=any_of(signs),
-        blurred_guard=first_least(~signs),
+        unclear=first_least(jnp.where(grazing, 0, jnp.where(signs, 1, 2))),
         dt=root * dt,
         guard=guard,
         turn=turn,

@@ -221,9 +221,8 @@ class LandingLoop(AbstractLoop):
     def touched(self, s: State, checked, found: Found) -> State:
         """Is a guard touched tangentially, or does it move less than it is rounded?"""
         blurred = checked & found.blurred & (s.blurred >= _MAX_BLURRED)
-        touches = checked & found.grazing
-        guard = jnp.where(touches, found.grazing_guard, found.blurred_guard)
-        touches = touches | blurred
+        touches = blurred | (checked & found.grazing)
+        guard = found.unclear
         # A flight of less than sqrt(eps) is no higher than rounding: it is at rest.
         since = s.t - s.firings.last[guard]
         resting = touches & (since <= jnp.sqrt(self.eps) * self.scale)
@@ -337,6 +336,8 @@ class LandingLoop(AbstractLoop):
             # A very short landing must not make the steps after it very short too.
             enough = jnp.minimum(before.t_next, a.t1 + 0.1 * (before.t_next - before.t))
             t_next = jnp.maximum(t_next, enough)
+        # Nor may one that took no time be the last.
+        t_next = jnp.maximum(t_next, fired.t + self.least_dt(fired.t))
         return dataclasses.replace(
             fired,
             t_next=t_next,

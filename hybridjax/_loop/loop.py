@@ -153,10 +153,8 @@ class AbstractLoop(abc.ABC):
         return 2 * self.eps * (jnp.abs(t) + self.eps * self.scale)
 
     def aim(self, s: State) -> Float[Array, ""]:
-        """Where the step size controller and the guards let the next step end: later
-        than now."""
-        wish = jnp.minimum(s.t_next, s.t + s.guard_dt)
-        return jnp.minimum(jnp.maximum(wish, s.t + self.least_dt(s.t)), self.t1)
+        """Where the step size controller and the guards let the next step end."""
+        return jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
 
     def attempt(self, s: State, dt, t1) -> tuple[State, Attempt]:
         """A step of length `dt` to `t1`, and the state, of which all is known then."""
@@ -230,9 +228,13 @@ class AbstractLoop(abc.ABC):
 
     def shortened(self, s: State, a: Attempt, guard_dt) -> State:
         """The guards want a shorter one."""
-        s = dataclasses.replace(s, guard_dt=guard_dt)
-        shortest = a.dt <= 2 * self.least_dt(s.t)
-        return self.stuck(s, a, a.failed | shortest)
+        least = self.least_dt(s.t)
+        s = dataclasses.replace(
+            s,
+            t_next=jnp.maximum(s.t_next, s.t + least),
+            guard_dt=jnp.maximum(guard_dt, least),
+        )
+        return self.stuck(s, a, a.failed | (a.dt <= 2 * least))
 
     def stuck(self, s: State, a: Attempt, stuck) -> State:
         dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)

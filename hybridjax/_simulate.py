@@ -15,7 +15,7 @@ from ._events.project import Project
 from ._jax.compiler_options import compiler_options, is_outermost
 from ._jax.errors import certify, Verdict
 from ._jax.tracing import is_traced, nans_allowed, stop_gradient
-from ._loop.loop import SAME_TIME
+from ._loop.loop import LEAST_INTERVAL, SAME_TIME
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
 from ._solution.event_log import event_log
@@ -156,6 +156,8 @@ def simulate(
                 )
         if t1 < t0:
             raise ValueError(_backward(t0, t1))
+        if not bool(_resolved(t0, t1, dtype)):
+            raise ValueError(_unresolved(t0, t1, dtype))
     unknown_times = check_times(saveat, t0, t1, dtype)
     if dt0 is not None:
         given, dt0 = dt0, as_time(dt0, dtype, "dt0")
@@ -170,6 +172,8 @@ def simulate(
         event_method=event_method,
         progress_meter=progress_meter,
         tangent_tol=tangent_tolerance(tangent_rtol, solver, controller, dtype),
+        interval=(begin.t, end),
+        resolved=jnp.asarray(_resolved(t0, t1, dtype)),
         max_steps=int(max_steps),
         max_events=int(max_events),
         unknown_times=unknown_times,
@@ -260,6 +264,23 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         _path=path.store(),
     )
     return sol, verdict
+
+
+def _resolved(t0, t1, dtype):
+    """Is the interval empty, or long enough? By the times as they were given."""
+    span, largest = t1 - t0, abs(t0) + abs(t1 - t0)
+    return (span <= 0) | (
+        span >= LEAST_INTERVAL * float(jnp.finfo(dtype).eps) * largest
+    )
+
+
+def _unresolved(t0, t1, dtype) -> str:
+    return (
+        f"Arguments `t0` and `t1` are {t0} and {t1}, and the state is in {dtype}, "
+        "which cannot tell the times between them apart. Measure time from `t0`, and "
+        "let the system add it where it needs the time of day; or use a state in "
+        "float64."
+    )
 
 
 def _backward(t0, t1) -> str:

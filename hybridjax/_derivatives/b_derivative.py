@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.locate import corner_tolerance
 from .._jax.tracing import is_traced
+from .._loop.loop import SAME_TIME
 from .._systems.automaton import ModalState, state_range
 from .._systems.event_selected import EventSelectedSystem
 from .._systems.start import as_time, Start, start
@@ -361,8 +362,8 @@ def b_derivative(
         then still to be crossed.
     - `args`: as passed to [`hybridjax.simulate`][].
     - `corner_tol`: guards that are crossed within this time belong to the corner, in
-        the unit of `t`. Defaults to `eps**0.625` of the dtype (1.6e-10 in float64,
-        4.7e-5 in float32), times `|t|` if that is more than 1.
+        the unit of `t`. Defaults to that of a simulation of one unit of time (1.6e-10
+        in float64, 1.4e-5 in float32), or 16 `eps * |t|` if that is more.
 
     **Returns:**
 
@@ -386,7 +387,8 @@ def b_derivative(
     begin = start(system, t, x, mode, args)
     dtype = begin.t.dtype
     if corner_tol is None:
-        tol = corner_tolerance(None, dtype) * jnp.maximum(jnp.abs(begin.t), 1)
+        same_time = SAME_TIME * jnp.finfo(dtype).eps * jnp.abs(begin.t)
+        tol = jnp.maximum(corner_tolerance(None, dtype), same_time)
     else:
         tol = as_time(corner_tol, dtype, "corner_tol")
     if mode is None and isinstance(system, EventSelectedSystem):

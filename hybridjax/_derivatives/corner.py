@@ -104,8 +104,9 @@ def resolve_corner(
         inside = is_inside(g, rate, tol)
         tau = -dg / jnp.where(firing & ~inside, rate, 1)
         # Inside, a reset led there, and it fires now: the last first, as in the loop.
-        preference = jnp.where(inside, lateness(g, rate), tau)
-        j = next_to_fire(candidates(g, rate, firing, tol), preference)
+        rests = (c.guard_count > 0) & (rate == 0)
+        preference = jnp.where(inside, lateness(g, rate, rests), tau)
+        j = next_to_fire(candidates(g, rate, firing, rests, tol), preference)
         # Tangents of a batch have guards of their own: to index with those would be
         # scatters, with which XLA does not make one function of a loop on CPUs.
         this = jnp.arange(n_guards) == j

@@ -54,6 +54,7 @@ class Passage(eqx.Module):
     mode: PyTree
     order: Int[Array, " max_count"]  # the guards as they fire, then -1
     count: Int[Array, ""]
+    fired: Bool[Array, " n_guards"]  # which of them did
     regular: Bool[Array, ""]  # no guard is at rest, and there is an end
     reach: Reach
 
@@ -82,6 +83,7 @@ def pass_in_order(
         mode=mode,
         order=jnp.full((limit,), -1, jnp.int32),
         count=jnp.asarray(0, jnp.int32),
+        fired=jnp.zeros_like(members),
         regular=jnp.asarray(True),
         reach=Reach.of(x, jnp.zeros_like(x)),
     )
@@ -96,13 +98,15 @@ def pass_in_order(
         g, rate = system.guard_rates(t, p.x, p.mode, flow)
         firing = fires_at_once(g, rate, tol) & members
         fire = unfinished & any_of(firing)
-        j = next_to_fire(candidates(g, rate, firing, tol), priority)
+        rests = p.fired & (rate == 0)
+        j = next_to_fire(candidates(g, rate, firing, rests, tol), priority)
         x_plus, mode_plus = system.jump(t, p.x, p.mode, j)
         new = Passage(
             x=x_plus,
             mode=mode_plus,
             order=p.order.at[i].set(j),
             count=p.count + 1,
+            fired=p.fired | (jnp.arange(g.shape[0]) == j),
             regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),
             reach=p.reach.and_of(x_plus, flow),
         )

@@ -32,7 +32,7 @@ class Crossing(NamedTuple):
     residual: Float[Array, "..."]  # how large g may be at the root
     turns: Bool[Array, "..."]  # no crossing: a rise that turns round below zero
     factor: Float[Array, "..."]  # by which the step length could be scaled
-    grazing: Bool[Array, "..."]  # a minimum of H that is zero to the tolerance
+    touch: Float[Array, "..."]  # a minimum of H that is zero to the tolerance, or inf
 
 
 def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
@@ -120,6 +120,8 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     certain = (error <= allowed) | (error <= error_floor)
     # The error is of order four in the step length.
     ratio = jnp.maximum(allowed, error_floor) / jnp.maximum(error, error_floor)
+    # An error that is all rounding does not keep steps as short as they are.
+    ratio = jnp.where(error <= error_floor, jnp.maximum(ratio, 32), ratio)
     ratio = jnp.where(error_floor == 0, jnp.inf, ratio)
     factor = 0.9 * jnp.sqrt(jnp.sqrt(jnp.minimum(ratio, 1e8)))
 
@@ -132,7 +134,9 @@ def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         error + jnp.abs(value(last)),
         turns,
         factor,
-        _grazing(unclipped, d0, d1, a, b, value, grazing_tol) & certain,
+        jnp.where(
+            certain, _touch(unclipped, d0, d1, a, b, value, grazing_tol), jnp.inf
+        ),
     )
 
 
@@ -173,7 +177,7 @@ def _slope(d0, a, b, s):
     return d0 + s * (2 * a + 3 * s * b)
 
 
-def _grazing(extrema, d0, d1, a, b, value, tol):
+def _touch(extrema, d0, d1, a, b, value, tol):
     s1, s2 = extrema
     fastest = jnp.maximum(jnp.abs(d0), jnp.abs(d1))
 
@@ -185,6 +189,7 @@ def _grazing(extrema, d0, d1, a, b, value, tol):
         # A maximum right beside the minimum: g passes without turning round (u³).
         # The fastest that H moves between them is a quarter of this.
         turns = curvature * (s2 - s1) > 4 * tol * fastest
-        return inside & (curvature > 0) & near & turns & (fastest > 0)
+        touches = inside & (curvature > 0) & near & turns & (fastest > 0)
+        return jnp.where(touches, s, jnp.inf)
 
-    return at(s1) | at(s2)
+    return jnp.minimum(at(s1), at(s2))

@@ -36,10 +36,15 @@ def crossing_times(
 
 
 def lateness(
-    g: Float[Array, " n_guards"], rate: Float[Array, " n_guards"]
+    g: Float[Array, " n_guards"],
+    rate: Float[Array, " n_guards"],
+    rests: Bool[Array, " n_guards"],
 ) -> Float[Array, " n_guards"]:
-    """The time to the crossing: of guards that have waited, the longer the less."""
-    return g / jnp.maximum(jnp.abs(rate), jnp.finfo(g.dtype).tiny)
+    """The time to the crossing: of guards that have waited, the longer the less. What
+    `rests` waits for all others."""
+    limits = jnp.finfo(g.dtype)
+    late = g / jnp.maximum(jnp.abs(rate), limits.tiny)
+    return jnp.where(rests, limits.max, late)
 
 
 def is_inside(g, rate, tol) -> Bool[Array, "..."]:
@@ -51,13 +56,15 @@ def candidates(
     g: Float[Array, " n_guards"],
     rate: Float[Array, " n_guards"],
     firing: Bool[Array, " n_guards"],
+    rests: Bool[Array, " n_guards"],
     tol,
 ) -> Bool[Array, " n_guards"]:
     """Of the guards that are `firing`, those that may be the first."""
-    inside = firing & is_inside(g, rate, tol)
-    late = lateness(g, rate)
+    late = lateness(g, rate, rests)
+    inside = firing & is_inside(g, rate, tol) & ~rests
     last = least(jnp.where(inside, late, jnp.inf))
-    return jnp.where(any_of(inside), inside & (late <= last + tol), firing)
+    others = jnp.where(any_of(firing & ~rests), firing & ~rests, firing)
+    return jnp.where(any_of(inside), inside & (late <= last + tol), others)
 
 
 def next_to_fire(
@@ -67,3 +74,10 @@ def next_to_fire(
     kind = jnp.issubdtype(preference.dtype, jnp.floating)
     never = jnp.inf if kind else jnp.iinfo(preference.dtype).max
     return first_least(jnp.where(candidates, preference, never))
+
+
+def max_firings(n_guards: int) -> int:
+    """How often one guard may fire in one instant. A shock that travels to and fro
+    among bodies in contact passes between two of them about as often as there are
+    others, and what is far over a threshold falls below it in several steps."""
+    return n_guards + 8

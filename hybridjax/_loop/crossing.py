@@ -21,7 +21,9 @@ class Found(NamedTuple):
     crossed: Bool[Array, ""]  # is one of them crossed
     factor: Float[Array, ""]  # by which the step length could be scaled
     grazing: Bool[Array, ""]
-    grazing_guard: Int[Array, ""]
+    # Was the step too short to say more than the signs of a guard at its ends?
+    blurred: Bool[Array, ""]
+    unclear: Int[Array, ""]  # the guard that is grazing, or else one of these
     # Where the first one is crossed, if one is.
     dt: Float[Array, ""]
     guard: Int[Array, ""]
@@ -34,30 +36,42 @@ def search(
     a: Attempt,
     wanted: Bool[Array, ""],
     grazing_tol,
-    same_time,
+    short,
 ) -> Found:
     """Is every guard represented well enough, and is one of them crossed? Zeros where
     no lane wants to know."""
     no, none = jnp.zeros_like(wanted), jnp.asarray(0, jnp.int32)
     zero = jnp.zeros_like(a.dt)
-    nothing = Found(no, no, zero, no, none, zero, none, no)
+    nothing = Found(no, no, zero, no, no, none, zero, none, no)
     return compute_if(
         eqxi.unvmap_any(wanted),
-        lambda: _search(system, s, a, wanted, grazing_tol, same_time),
+        lambda: _search(system, s, a, wanted, grazing_tol, short),
         nothing,
     )
 
 
-def _search(system, s: State, a: Attempt, wanted, grazing_tol, same_time) -> Found:
+def _search(system, s: State, a: Attempt, wanted, grazing_tol, short) -> Found:
     dt, eps = a.dt, jnp.finfo(a.dt.dtype).eps
     c = find_crossings(s.g, dt * s.rate, a.g, dt * a.rate, a.g_check, grazing_tol)
-    # Below this length, shortening a step tells nothing more.
-    certain = all_of(c.certain) | (dt <= 64 * same_time)
+    # Shortening a step further tells nothing more: the guard is crossed if it is
+    # another one at the end. Where it turned, it fires there, at the start of the next.
+    signs = ~c.certain & (dt <= short)
+    falls = (s.g > 0) & (a.g <= 0)
+    c = c._replace(
+        certain=c.certain | signs,
+        root=jnp.where(signs, jnp.where(falls, 1, jnp.inf), c.root),
+        turns=c.turns & ~signs,
+    )
+    certain = all_of(c.certain)
     guard = first_least(c.root)
     root, turn = c.root[guard], c.turns[guard]
     crossed = jnp.isfinite(root)
+    # What comes after the first crossing may never happen. One of the same guard is
+    # right beside its minimum.
+    first = jnp.arange(c.root.shape[0]) == guard
+    grazing = (c.touch < root) | (first & jnp.isfinite(c.touch))
     # A cubic that is as good as a landing needs is not improved upon.
-    sharp = c.residual <= jnp.sqrt(eps) * jnp.abs(c.slope)
+    sharp = signs | (c.residual <= jnp.sqrt(eps) * jnp.abs(c.slope))
     wanted = wanted & certain & crossed & ~turn & ~sharp[guard]
     root, guard = cond_any(
         wanted,
@@ -68,8 +82,9 @@ def _search(system, s: State, a: Attempt, wanted, grazing_tol, same_time) -> Fou
         certain=certain,
         crossed=crossed,
         factor=least(c.factor),
-        grazing=any_of(c.grazing),
-        grazing_guard=first_least(~c.grazing),
+        grazing=any_of(grazing),
+        blurred=any_of(signs),
+        unclear=first_least(jnp.where(grazing, 0, jnp.where(signs, 1, 2))),
         dt=root * dt,
         guard=guard,
         turn=turn,

@@ -11,9 +11,10 @@ An iteration has one of these outcomes, lane by lane:
 - *land*: the step ended on the guard, which fires;
 - *fire*: a guard fires at the start of the step, which is thrown away.
 
-Of a lane that goes on, the next state has another time, another mode, or another,
-shorter, step before it: it never stands still. That step is longer than zero, and so is
-`guard_dt`. `tests/loop/test_state_machine.py` looks at every iteration.
+Of a lane that goes on, the next state has a later time, one more event, or another,
+shorter, step before it: it never stands still. That step leads to a later time, and
+`guard_dt` is longer than zero. Events without time between them, and steps too short to
+judge a guard, are counted. `tests/loop/test_state_machine.py` looks at every iteration.
 """
 
 import dataclasses
@@ -45,6 +46,13 @@ from .tape import Row
 # than this many sqrt(eps) of the step; the rest is made up by a step along the flow,
 # whose error is the square of that.
 _LANDING = 16
+
+# So many steps in a row that are too short to judge a guard do not lead away from where
+# it cannot be judged. A kink or a jump of a guard is passed in one of them.
+_MAX_BLURRED = 8
+
+# Landings are corrected backwards by this share of their length at most.
+_BACK = 0.99
 
 # Landings that do not converge within so many steps are taken as they are.
 _MAX_LANDINGS = 8
@@ -88,8 +96,7 @@ class LandingLoop(AbstractLoop):
 
     def __init__(self, system, t0, t1, settings):
         super().__init__(system, t0, t1, settings)
-        corner_tol, self.grazing_tol = settings.event_method.tolerances(t0.dtype)
-        self.corner_tol = corner_tol * self.scale
+        self.grazing_tol = settings.event_method.grazing_tolerance(t0.dtype)
 
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)
@@ -153,37 +160,33 @@ class LandingLoop(AbstractLoop):
         fire = ~s.done & any_of(firing)
         moving = ~s.done & ~fire & ~s.approach.active
         checked = moving & a.keep
-        found = search(self.system, s, a, checked, self.grazing_tol, self.same_time)
+        found = search(self.system, s, a, checked, self.grazing_tol, self.short)
         contact = self.contact(s, a)
         o = self.decide(s, a, fire, found, contact)
 
         # The event, if there is one.
         event, land = o.fire | o.land, o.land
-        latest = next_to_fire(firing, lateness(s.g, s.rate))
+        latest = next_to_fire(firing, lateness(s.g, s.rate, self.rests(s)))
         guard = jnp.where(fire, latest, contact.guard)
         x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
 
-        grazing = checked & found.grazing
         start = dataclasses.replace(
-            s,
-            approach=self.first_approach(),
-            num_steps=s.num_steps + ~s.done,
-            guard_end=jnp.where(grazing, found.grazing_guard, -1),
-            result=first(s.result, RESULTS.grazing, grazing),
+            s, approach=self.first_approach(), num_steps=s.num_steps + ~s.done
         )
+        start = self.touched(start, checked, found)
         longer, shorter = (
             a.dt * jnp.clip(found.factor, *limits) for limits in ((1, 10), (0.1, 0.7))
         )
         judged, happens = self.fired(start, event, guard, t_pre, x_pre)
         new = select(
             start,
-            (o.accept, self.accepted(start, a, longer)),
+            (o.accept, self.passed(start, a, longer, found)),
             (o.reject, self.rejected(start, a)),
             (o.shorten, self.shortened(start, a, shorter)),
             (o.aim, self.aimed(start, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
-            (o.give_up, dataclasses.replace(start, guard_dt=a.dt / 2)),
+            (o.give_up, self.shortened(start, a, a.dt / 2)),
             (happens, select(judged, (land, self.landed(judged, s, a)))),
             (event & ~happens, self.refused(start, judged)),
         )
@@ -223,6 +226,27 @@ class LandingLoop(AbstractLoop):
             fire=fire,
         )
 
+    def touched(self, s: State, checked, found: Found) -> State:
+        """Is a guard touched tangentially, or does it move less than it is rounded?"""
+        blurred = checked & found.blurred & (s.blurred >= _MAX_BLURRED)
+        touches = blurred | (checked & found.grazing)
+        guard = found.unclear
+        # A flight of less than sqrt(eps) is no higher than rounding: it is at rest.
+        since = s.t - s.firings.last[guard]
+        resting = touches & (since <= jnp.sqrt(self.eps) * self.scale)
+        return dataclasses.replace(
+            s,
+            guard_end=jnp.where(touches, guard, -1),
+            result=first(
+                first(s.result, RESULTS.zeno, resting), RESULTS.grazing, touches
+            ),
+        )
+
+    def passed(self, s: State, a: Attempt, guard_dt, found: Found) -> State:
+        new = self.accepted(s, a, guard_dt)
+        blurred = jnp.where(found.blurred, s.blurred + 1, 0)
+        return dataclasses.replace(new, blurred=blurred)
+
     #
     # Landing
     #
@@ -258,13 +282,16 @@ class LandingLoop(AbstractLoop):
         # Not falling where it should have been crossed. Then either the guard is at its
         # turning point, or the crossing was an error of the interpolant.
         touched = ~aimed & (g[approach.guard] <= 0)
+        # It jumped, and no time nearer to that can be told.
+        touched = touched | ((dt <= self.short) & (delta <= -dt))
+        touched = touched | (~aimed & (dt <= 2 * self.least_dt(a.t1)))
         close = jnp.abs(delta) <= _LANDING * jnp.sqrt(self.eps) * dt
         close = close | (jnp.abs(delta) <= self.same_time)
         last = approach.attempts >= _MAX_LANDINGS
         touches = a.keep & ((aimed & (close | last)) | touched | approach.turn)
         delta = jnp.where(aimed & ~approach.turn, delta, 0)
-        # Never further off than the step itself.
-        delta = jnp.clip(delta, -dt, dt)
+        # Never further off than the step itself, nor back at its start.
+        delta = jnp.clip(delta, -_BACK * dt, dt)
         return _Contact(
             touches=touches,
             again=a.keep & aimed & ~touches,
@@ -283,12 +310,18 @@ class LandingLoop(AbstractLoop):
         rate = jnp.where(fire, s.rate, a.rate)
         this = jnp.arange(g.shape[0]) == guard
         firing = fires_at_once(g, rate, self.corner_tol) | this
-        return any_of(candidates(g, rate, firing, self.corner_tol) & ~this)
+        rests = fire & self.rests(s)
+        return any_of(candidates(g, rate, firing, rests, self.corner_tol) & ~this)
+
+    def rests(self, s: State):
+        # What came to rest when it fired, in this instant, lets others go first: bodies
+        # that touch may be hit by a third one before they do it again.
+        return s.jumped & (s.rate == 0) & (s.firings.last >= s.t)
 
     def fired(self, s: State, event, guard, t, x):
         """The state after a guard fired at `(t, x)`, and whether it may: where not, the
         state says why."""
-        result, count, last_fired = self.judge(s, event, guard, t)
+        result, firings = self.judge(s, event, guard, t)
         happens = event & (result == RESULTS.successful)
         x, mode = cond_any(
             happens,
@@ -303,8 +336,7 @@ class LandingLoop(AbstractLoop):
             jumped=jnp.ones_like(s.jumped),
             t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
-            last_fired=last_fired,
-            quick_firings=count,
+            firings=firings,
             num_events=s.num_events + 1,
             guard_end=guard.astype(jnp.int32),
             result=result,
@@ -318,6 +350,8 @@ class LandingLoop(AbstractLoop):
             # A very short landing must not make the steps after it very short too.
             enough = jnp.minimum(before.t_next, a.t1 + 0.1 * (before.t_next - before.t))
             t_next = jnp.maximum(t_next, enough)
+        # Nor may one that took no time be the last.
+        t_next = jnp.maximum(t_next, fired.t + self.least_dt(fired.t))
         return dataclasses.replace(
             fired,
             t_next=self.restarted(fired.t, t_next),

@@ -11,24 +11,27 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._events.cubic import CHECK_POINTS
+from .._events.firing import max_firings
+from .._events.locate import corner_tolerance
 from .._jax.branch import computed_once, cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import all_of, any_of
 from .._steps.step import can_look, looking_step, solver_step, StepResult, term
 from .._systems.flat import FlatSystem
 from .results import choose, RESULTS
-from .state import Attempt, first, Settings, State
+from .state import Attempt, Firings, first, Settings, State
 from .tape import Row
 
 
 # Times closer than this many eps (relative to the largest time) are the same time.
 SAME_TIME = 16
 
-# Gaps between firings of one guard shorter than this many eps are no gaps, and so many
-# of them in a row are an accumulation. Several are legitimate: a shock travelling to
-# and fro between bodies in contact fires the same guard a few times in one instant.
-_ZENO_GAP = 4096
-_ZENO_COUNT = 5
+# An interval of less than so many eps of the largest time is not divided into steps.
+LEAST_INTERVAL = 1024
+
+# Steps shorter than this many times that are not judged by cubics, whose values are
+# those of rounded times: only the signs of the guards at their ends count.
+_SHORT = 8
 
 
 class AbstractLoop(abc.ABC):
@@ -42,10 +45,14 @@ class AbstractLoop(abc.ABC):
         self.t1 = t1
         self.t0 = t0
         self.settings = settings
-        # Tolerances in time.
+        # Tolerances in time: those of all pieces are the same.
         self.eps = jnp.finfo(t0.dtype).eps
-        self.scale = jnp.maximum(jnp.maximum(jnp.abs(t0), jnp.abs(t1)), t1 - t0)
+        first, last = settings.interval
+        self.scale = jnp.maximum(jnp.abs(first), jnp.abs(last))
         self.same_time = SAME_TIME * self.eps * self.scale
+        corner_tol = corner_tolerance(settings.event_method.corner_tol, t0.dtype)
+        self.corner_tol = jnp.maximum(corner_tol * (last - first), self.same_time)
+        self.short = _SHORT * self.same_time
         self.looks_later = not self.projects and can_look(settings.solver, system)
 
     @abc.abstractmethod
@@ -67,7 +74,9 @@ class AbstractLoop(abc.ABC):
         zero, none = jnp.asarray(0, jnp.int32), jnp.asarray(-1, jnp.int32)
         inf = jnp.asarray(jnp.inf, t0.dtype)
         interval = (self.t1 >= t0) & jnp.isfinite(t0) & jnp.isfinite(self.t1)
-        result = choose(interval, RESULTS.successful, RESULTS.invalid_interval)
+        resolved = self.settings.resolved
+        result = choose(resolved, RESULTS.successful, RESULTS.unresolved_interval)
+        result = choose(interval, result, RESULTS.invalid_interval)
         result = first(result, RESULTS.invalid_times, ~self.valid_times())
         if self.settings.dt0 is not None:
             result = first(result, RESULTS.dt_min_reached, ~(self.settings.dt0 > 0))
@@ -85,8 +94,12 @@ class AbstractLoop(abc.ABC):
             controller=controller,
             guard_dt=inf,
             approach=self.first_approach(),
-            last_fired=jnp.full_like(unwatched, -jnp.inf),
-            quick_firings=jnp.zeros((n_guards,), jnp.int32),
+            firings=Firings(
+                last=jnp.full_like(unwatched, -jnp.inf),
+                gap=unwatched,
+                close=jnp.zeros((n_guards,), jnp.int32),
+            ),
+            blurred=zero,
             num_events=zero,
             num_steps=zero,
             num_accepted=zero,
@@ -146,6 +159,10 @@ class AbstractLoop(abc.ABC):
         controller = jtu.tree_map(jnp.asarray, controller)
         return jnp.asarray(t_next, t.dtype), controller
 
+    def least_dt(self, t) -> Float[Array, ""]:
+        """The shortest step after which the time is another one."""
+        return 2 * self.eps * (jnp.abs(t) + self.eps * self.scale)
+
     def aim(self, s: State) -> Float[Array, ""]:
         """Where the step size controller and the guards let the next step end."""
         return jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
@@ -204,6 +221,7 @@ class AbstractLoop(abc.ABC):
             t_next=t_next,
             controller=controller,
             guard_dt=guard_dt,
+            blurred=jnp.zeros_like(s.blurred),
             num_accepted=s.num_accepted + 1,
         )
 
@@ -221,10 +239,13 @@ class AbstractLoop(abc.ABC):
 
     def shortened(self, s: State, a: Attempt, guard_dt) -> State:
         """The guards want a shorter one."""
-        s = dataclasses.replace(s, guard_dt=guard_dt)
-        least = self.eps * (jnp.abs(s.t) + self.eps * self.scale)
-        too_short = jnp.minimum(s.t_next - s.t, s.guard_dt) <= least
-        return self.stuck(s, a, a.failed | too_short)
+        least = self.least_dt(s.t)
+        s = dataclasses.replace(
+            s,
+            t_next=jnp.maximum(s.t_next, s.t + least),
+            guard_dt=jnp.maximum(guard_dt, least),
+        )
+        return self.stuck(s, a, a.failed | (a.dt <= 2 * least))
 
     def stuck(self, s: State, a: Attempt, stuck) -> State:
         dead_end = choose(a.finite, RESULTS.dt_min_reached, RESULTS.nonfinite_state)
@@ -303,10 +324,18 @@ class AbstractLoop(abc.ABC):
         full = event & (s.num_events >= self.settings.max_events)
         result = choose(full, RESULTS.max_events_reached, s.result)
         fired = event & (jnp.arange(s.g.shape[0]) == guard)
-        quick = t - s.last_fired <= _ZENO_GAP * self.eps * self.scale
-        count = jnp.where(
-            fired, jnp.where(quick, s.quick_firings + 1, 0), s.quick_firings
+        before = s.firings
+        gap = t - before.last
+        # If the gaps go on to shrink as they do, all that follow take so long. What is
+        # at rest up to rounding fires in each of the shortest steps.
+        shrunk = before.gap - gap
+        rest = gap * gap / jnp.where(shrunk > 0, shrunk, 1)
+        close = (shrunk > 0) & (rest <= self.corner_tol)
+        close = close | (gap <= 2 * self.short)
+        firings = Firings(
+            last=jnp.where(fired, t, before.last),
+            gap=jnp.where(fired, gap, before.gap),
+            close=jnp.where(fired, jnp.where(close, before.close + 1, 0), before.close),
         )
-        zeno = event & any_of(count >= _ZENO_COUNT)
-        result = choose(zeno, RESULTS.zeno, result)
-        return result, count, jnp.where(fired, t, s.last_fired)
+        endless = any_of(fired & (firings.close >= max_firings(self.system.n_guards)))
+        return choose(endless, RESULTS.zeno, result), firings

@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float
 
 from .._events.cubic import stays_above
 from .._events.firing import crossing_times
-from .._events.locate import corner_tolerance
 from .._jax.branch import cond_any, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of
@@ -47,7 +46,6 @@ class ProjectionLoop(AbstractLoop):
         super().__init__(system, t0, t1, settings)
         method, n_guards = settings.event_method, system.n_guards
         self.near = method.thresholds(n_guards, t0.dtype)
-        self.corner_tol = corner_tolerance(method.corner_tol, t0.dtype) * self.scale
         # Others want their steps to end at given times.
         self.may_delay = isinstance(settings.controller, dfx.PIDController)
 
@@ -122,7 +120,7 @@ class ProjectionLoop(AbstractLoop):
         not_live = jnp.where(trust, ~(beyond < 0), stuck)
 
         # Where it is not trusted (a NaN is not), there is no event to be judged.
-        result, count, last_fired = self.judge(s, due & trust, guard, t)
+        result, firings = self.judge(s, due & trust, guard, t)
         finite = jnp.isfinite(jnp.concatenate([x, flow, g, rates])).all()
         result = first(result, RESULTS.nonfinite_state, trust & ~finite)
         result = first(result, RESULTS.not_live, not_live)
@@ -142,8 +140,7 @@ class ProjectionLoop(AbstractLoop):
             t_next=self.restarted(t, s.t_next + tau if self.may_delay else s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             approach=tied,
-            last_fired=last_fired,
-            quick_firings=count,
+            firings=firings,
             num_events=s.num_events + 1,
             num_accepted=s.num_accepted + 1,
         )

@@ -6,8 +6,8 @@ import diffrax as dfx
 class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`, `max_steps_reached`,
     `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state`,
-    `dt_min_reached`, `invalid_interval` or `invalid_times`. Extends
-    [`diffrax.RESULTS`][]."""
+    `dt_min_reached`, `invalid_interval`, `unresolved_interval` or `invalid_times`.
+    Extends [`diffrax.RESULTS`][]."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."
@@ -45,6 +45,12 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Argument `saveat` must have its `ts` between `t0` and `t1`, in ascending "
         "order. Sort them, leave out those that are not, or simulate for longer; with "
         "times that differ from lane to lane, `jnp.minimum(ts, t1)`."
+    )
+    unresolved_interval = (
+        "Arguments `t0` and `t1` are so near each other, for their size, that times "
+        "between them cannot be told apart in the dtype of the state. Measure time "
+        "from `t0`, and let the system add it where it needs the time of day; or use a "
+        "state in float64."
     )
 
 

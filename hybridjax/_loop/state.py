@@ -22,6 +22,10 @@ class Settings(eqx.Module):
     event_method: Any
     progress_meter: dfx.AbstractProgressMeter
     tangent_tol: TangentTolerance | None
+    # The whole interval, where this is a piece of it.
+    interval: tuple[Float[Array, ""], Float[Array, ""]]
+    # Can times between be told from each other? (Given in another dtype, perhaps.)
+    resolved: Bool[Array, ""]
     max_steps: int = eqx.field(static=True)
     max_events: int = eqx.field(static=True)
     # Times at which a state is asked for, if they were traced: they may be anything.
@@ -30,6 +34,14 @@ class Settings(eqx.Module):
     @property
     def adaptive(self) -> bool:
         return isinstance(self.controller, dfx.AbstractAdaptiveStepSizeController)
+
+
+class Firings(eqx.Module):
+    """What is remembered of each guard, to tell an accumulation of its events."""
+
+    last: Float[Array, " n_guards"]  # when it fired last
+    gap: Float[Array, " n_guards"]  # the time between that and the firing before
+    close: Int[Array, " n_guards"]  # how many in a row could not be told apart
 
 
 class State(eqx.Module):
@@ -49,9 +61,8 @@ class State(eqx.Module):
     controller: PyTree
     guard_dt: Float[Array, ""]  # how far the guards can be foreseen
     approach: PyTree  # what the event method remembers
-    # Zeno.
-    last_fired: Float[Array, " n_guards"]
-    quick_firings: Int[Array, " n_guards"]
+    firings: Firings
+    blurred: Int[Array, ""]  # steps in a row that were too short to judge a guard
     # Outcome.
     num_events: Int[Array, ""]
     num_steps: Int[Array, ""]

@@ -442,3 +442,55 @@ def test_no_derivative_at_a_turn():
     root = lambda v: v + np.sqrt(v**2 - 2)
     expected = (root(1.45 + 1e-6) - root(1.45 - 1e-6)) / 2e-6
     np.testing.assert_allclose(slope, expected, rtol=1e-6)
+
+
+#
+# Periods
+#
+
+
+class _Wave(hj.AbstractHybridSystem):
+    """A guard that swings around `args[0]` with the frequency `args[1]`, from the phase
+    `args[2]` on, and is watched until it fires."""
+
+    def flow(self, t, x, mode, args):
+        return jnp.ones_like(x)
+
+    def guards(self, t, x, mode, args):
+        middle, frequency, phase = args
+        wave = middle + jnp.cos(2 * jnp.pi * (frequency * x + phase))
+        return jnp.where(mode > 0, 1.0, wave)
+
+    def jump(self, t, x, mode, event, args):
+        return x, mode + 1
+
+
+@functools.partial(jax.jit, compiler_options=hj.compiler_options("fast_to_compile"))
+@jax.vmap
+def _first_below_zero(middle, frequency, phase):
+    sol = hj.simulate(
+        _Wave(),
+        0.0,
+        0.75,
+        jnp.zeros(1),
+        0,
+        (middle, frequency, phase),
+        stepsize_controller=dfx.ConstantStepSize(),
+        dt0=0.25,
+        max_steps=256,
+        max_events=2,
+    )
+    return sol.events.t[0]
+
+
+@pytest.mark.parametrize("phase", [0.0, 0.1, -0.1])
+def test_periods_that_divide_the_step(phase):
+    # At both ends of the step it has one value and one rate; with a phase of zero, as
+    # if it stood still.
+    periods = np.concatenate([np.arange(1, 151), np.arange(200, 850, 25)])
+    for middle in (0.0, 0.5):
+        n = periods.size
+        frequency = periods / 0.25
+        t = _first_below_zero(np.full(n, middle), frequency, np.full(n, phase))
+        exact = (np.arccos(-middle) / (2 * np.pi) - phase) / frequency
+        np.testing.assert_allclose(t, exact, rtol=1e-9)

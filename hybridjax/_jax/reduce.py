@@ -73,6 +73,8 @@ def _reduce(x, by_entry: Callable, by_xla: Callable):
 
     @run.def_vmap
     def batch(axis_size, in_batched, x):
-        return by_xla(x, axis=1), True
+        # Where it is differentiated, a batch may be one of tangents only.
+        (batched,) = in_batched
+        return by_xla(x, axis=1 if batched else 0), batched
 
     return run(x)

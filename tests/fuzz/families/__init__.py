@@ -1,0 +1,1 @@
+"""The families of systems: one file each, with its reference."""

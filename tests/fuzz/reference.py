@@ -8,7 +8,7 @@ through the same events: one step of Newton's method at a root attaches to its t
 it moves.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,7 +23,8 @@ ON = 1e-11
 GRAZE = 1e-7
 # Of what a guard does that is not watched.
 UNWATCHED = 1.0
-_BISECTIONS = 54
+# Of minima, whose value has no first-order error; and of roots, at most.
+_BISECTIONS, _ITERATIONS = 28, 150
 
 
 class System(Protocol):
@@ -92,7 +93,7 @@ class _March:
 
     def cell(self, share):
         """All trajectories, to a share of their duration."""
-        lanes = np.arange(self.t.shape[1])
+        lanes = np.arange(self.count.size)
         while lanes.size > 0:
             lanes = lanes[self.clear[lanes]]
             dt, event, inside = self._next(lanes, share)
@@ -115,7 +116,7 @@ class _March:
         x, mode = self.x[:, 0, lanes].real, self.mode[:, lanes]
         end = share * z[1] - t
 
-        def guards(s, of=slice(None)):
+        def guards(s, of: Any = slice(None)):
             """The guards after a while, and their rates."""
             s = s + 1j * STEP
             later = self.system.flow(z[:, of], t[of], x[:, of], mode[:, of], s)
@@ -154,7 +155,7 @@ class _March:
                 stop[of], down[of] = s, least < 0
             (of,) = np.nonzero(down)
             if of.size > 0:
-                s = _bisect(lambda s: guards(s, of)[0][j], stop[of])  # noqa: B023
+                s = _root(lambda s: [a[j] for a in guards(s, of)], stop[of])  # noqa: B023
                 sooner = s < best[of]
                 best[of] = np.where(sooner, s, best[of])
                 event[of] = np.where(sooner, j, event[of])
@@ -201,7 +202,7 @@ class _March:
 
 
 def _bisect(fn, end):
-    """Where a function, positive at first, is not any more."""
+    """Where a function, positive at first, is not any more: about there."""
     low, high = np.zeros_like(end), end.copy()
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
@@ -210,25 +211,40 @@ def _bisect(fn, end):
     return high
 
 
+def _root(fn, end):
+    """Where a function, positive at first, is not any more: by Newton's method, and
+    bisection where that leaves the bracket. `fn` gives it and its rate."""
+    low, high, x = np.zeros_like(end), end.copy(), end / 2
+    for k in range(_ITERATIONS):
+        value, rate = fn(x)
+        low, high = np.where(value > 0, x, low), np.where(value > 0, high, x)
+        step = x - value / rate
+        # Every third time the bracket is halved, whatever Newton says.
+        good = (step > low) & (step < high) & (k % 3 != 2)
+        new = np.where(good, step, (low + high) / 2)
+        near = good & (np.abs(new - x) <= 4e-16 * end)
+        x = np.where(near | (high - low <= 4e-16 * end), x, new)
+        if np.all(near | (high - low <= 4e-16 * end)):
+            break
+    return x
+
+
 def affine_flow(A, b, x, dt):
     """exp(A dt) x + ..., for dx/dt = A x + b with `A` of axes `(row, column, ...)`.
 
     A Taylor series, in pieces in which it converges to rounding.
     """
+    times = lambda vector: np.sum(A * vector, axis=1)
     if x.size == 0:
         return x
     size = np.max(np.sum(np.abs(A.real), axis=1)) * np.max(np.abs(np.real(dt)))
     pieces = int(np.ceil(size)) + 1
     h = dt / pieces
     for _ in range(pieces):
-        term = (_times(A, x) + b) * h
+        term = (times(x) + b) * h
         x, bound, k = x + term, size / pieces, 2
         # At least to the terms that carry the rates.
         while bound > 1e-18 or k < 4:
-            term = _times(A, term) * (h / k)
+            term = times(term) * (h / k)
             x, bound, k = x + term, bound * size / pieces / k, k + 1
     return x
-
-
-def _times(A, x):
-    return np.stack([sum(a * y for a, y in zip(row, x, strict=True)) for row in A])

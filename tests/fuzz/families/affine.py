@@ -1,10 +1,9 @@
 """A plane in four parts, with an affine vector field in each: an event-selected system.
 
-    dx/dt = A x + c + b_0 k_0 + b_1 k_1 + b_0 b_1 k_2,   h_i = n_i x - d_i
+dx/dt = A x + c + b_0 k_0 + b_1 k_1 + b_0 b_1 k_2,   h_i = n_i x - d_i
 """
 
 import hybridjax as hj
-import jax.numpy as jnp
 import numpy as np
 
 from ..core import DURATION, Family, Parameter, START
@@ -18,11 +17,11 @@ def _build(p):
 
     def field(t, x, b, args):
         b = b.astype(x.dtype)
-        Ax = jnp.sum(A * x, axis=1)
+        Ax = A[:, 0] * x[0] + A[:, 1] * x[1]
         return Ax + c + b[0] * k[0] + b[1] * k[1] + b[0] * b[1] * k[2]
 
     def surfaces(t, x, args):
-        return jnp.sum(normals * x, axis=1) - offsets
+        return normals[:, 0] * x[0] + normals[:, 1] * x[1] - offsets
 
     rearm = np.zeros((2, 2), bool)
     return hj.EventSelectedSystem(field, surfaces, rearm), p[2:4], None

@@ -6,15 +6,16 @@ The balls do not influence each other, so that a tie of their impacts is harmles
 import hybridjax as hj
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..core import DURATION, Family, Parameter, START
 
 
 class _Balls(hj.AbstractHybridSystem):
-    gravity: object
-    restitution: object
-    floor: object
-    ceiling: object
+    gravity: Array
+    restitution: Array
+    floor: Array
+    ceiling: Array
 
     def flow(self, t, x, mode, args):
         return jnp.concatenate([x[2:], jnp.stack([-self.gravity, -self.gravity])])

@@ -10,19 +10,20 @@ matter; where the clock comes in the instant in which the current limit is met, 
 import hybridjax as hj
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..core import DURATION, Family, Parameter, START
 from ..reference import affine_flow, UNWATCHED
 
 
 class _Converter(hj.AbstractHybridSystem):
-    voltage: object
-    load: object
-    inductance: object
-    capacitance: object
-    duty: object
-    period: object
-    limit: object
+    voltage: Array
+    load: Array
+    inductance: Array
+    capacitance: Array
+    duty: Array
+    period: Array
+    limit: Array
 
     def flow(self, t, x, mode, args):
         i, v = x[0], x[1]
@@ -115,5 +116,5 @@ CONVERTER = Family(
     build=_build,
     reference=_Reference(),
     state=((1, 0), (1, 0), (0, 1), (0, 1)),
-    cells=48,
+    cells=24,
 )

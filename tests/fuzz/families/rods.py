@@ -57,9 +57,7 @@ def _draw_bar(rng, n, gaps):
     # Flat where it lands, but for the gap.
     late = np.where(tie, gaps, 0) * np.abs(v - g * fall) / (2 * half)
     turn = np.where(tie, late - spin * fall, turn)
-    return np.stack(
-        [t0, duration, z, turn, v, spin, mass, half, inertia, g, e], axis=1
-    )
+    return np.stack([t0, duration, z, turn, v, spin, mass, half, inertia, g, e], axis=1)
 
 
 _BODY = (
@@ -97,9 +95,7 @@ BARS = Family(
 
 def _build_rod(p):
     mass, half, inertia, g, e, mu = p[8:14]
-    system = rod(
-        mass, half, inertia, mu, restitution=e, gravity=g, stabilization=p[14]
-    )
+    system = rod(mass, half, inertia, mu, restitution=e, gravity=g, stabilization=p[14])
     return system, (p[2:5], p[5:8]), jnp.zeros(2, jnp.int32)
 
 

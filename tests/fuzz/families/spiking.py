@@ -8,6 +8,7 @@ after its reset, and the one that fires last is not: the flow is discontinuous t
 import hybridjax as hj
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..core import DURATION, Family, Parameter, START
 
@@ -16,11 +17,11 @@ _N = 4
 
 
 class _Neurons(hj.AbstractHybridSystem):
-    current: object
-    weights: object
-    tau: object
-    threshold: object
-    rest: object
+    current: Array
+    weights: Array
+    tau: Array
+    threshold: Array
+    rest: Array
 
     def flow(self, t, x, mode, args):
         return (self.current - x) / self.tau
@@ -73,9 +74,7 @@ def _draw(rng, n, gaps):
     t0, duration = rng.uniform(-1, 1, n), rng.uniform(0.3, 1.5, n)
     threshold, rest = rng.uniform(1, 1.1, n), rng.uniform(-0.5, 0, n)
     flat = weights.reshape(_N * _N, n)
-    return np.stack(
-        [t0, duration, *v, *current, *flat, tau, threshold, rest], axis=1
-    )
+    return np.stack([t0, duration, *v, *current, *flat, tau, threshold, rest], axis=1)
 
 
 SPIKING = Family(

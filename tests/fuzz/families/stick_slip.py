@@ -1,11 +1,12 @@
 """A block on a belt, held by a spring and a damper: it sticks and slips.
 
-    x'' = -k x - c x' + f,   f = +-fk while it slips, |f| <= fs while it sticks
+x'' = -k x - c x' + f,   f = +-fk while it slips, |f| <= fs while it sticks
 """
 
 import hybridjax as hj
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..core import DURATION, Family, Parameter, START
 from ..reference import affine_flow, UNWATCHED
@@ -15,11 +16,11 @@ _STICK, _BEHIND, _AHEAD = 0, 1, 2
 
 
 class _Block(hj.AbstractHybridSystem):
-    stiffness: object
-    damping: object
-    static: object
-    kinetic: object
-    belt: object
+    stiffness: Array
+    damping: Array
+    static: Array
+    kinetic: Array
+    belt: Array
 
     def _pull(self, x):
         return self.stiffness * x[0] + self.damping * x[1]

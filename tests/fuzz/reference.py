@@ -27,6 +27,9 @@ UNWATCHED = 1.0
 _BISECTIONS, _ITERATIONS = 28, 150
 
 
+_SOON = (1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.2, 0.4, 0.7)
+
+
 class System(Protocol):
     """Arrays have their components first, and the trajectories last. `t` is the time
     since the start."""
@@ -147,6 +150,14 @@ class _March:
             turns = ahead & ~positive & (g1[j] <= 0) & (r1[j] <= 0)
             self.clear[lanes[turns]] = False
             stop = end.copy()
+            # Just after an event there may be another, much sooner than a cell.
+            (of,) = np.nonzero(ahead & (g0[j] <= ON) & (r0[j] > 0))
+            for share in _SOON:
+                if of.size > 0:
+                    below = guards(share * end[of], of)[0][j] <= 0
+                    stop[of[below]], down[of[below]] = share * end[of[below]], True
+                    of = of[~below]
+            dips &= ~down
             (of,) = np.nonzero(dips)
             if of.size > 0:
                 s = _bisect(lambda s: -guards(s, of)[1][j], end[of])  # noqa: B023

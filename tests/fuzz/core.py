@@ -456,9 +456,10 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
     (near,) = np.nonzero(np.minimum(here.gap, here.rest) < delta)
     if near.size > 0:
         sub = batch.take(near)
-        hs = 10 * delta[near]
         tied = here.gap[near] < 64 * eps * (1 + np.abs(z[near, 0]))
         tied &= here.rest[near] > delta[near]
+        # How far one has to go for another order.
+        hs = np.where(tied, 1e-6 + 100 * here.gap[near], 10 * delta[near])
         values, jacobians, clear, one_sided = [here.value[near]], [J[near]], [], None
         for k in range(_DIRECTIONS):
             u = rng.uniform(-1, 1, sub.z.shape)
@@ -522,6 +523,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         more = 100 * (1e-7 + delta)[:, None] * size[:, : len(family.state)]
         off = np.min([np.abs(extra["at_events"][:, 0] - a) for a in around], axis=0)
         bad = np.max(off / (tol_value[:, : len(family.state)] + more), axis=1)
+        # In corners there may be other limits; they have been looked at.
+        bad[near] = np.where(np.isnan(bad[near]), np.nan, 0)
         # Between two limits that differ in several entries any mixture passes.
         ratios[0] = np.fmax(ratios[0], np.where(np.isnan(bad), np.inf, bad))
 

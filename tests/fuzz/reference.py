@@ -151,7 +151,7 @@ class _March:
             self.clear[lanes[turns]] = False
             stop = end.copy()
             # Just after an event there may be another, much sooner than a cell.
-            (of,) = np.nonzero(ahead & (g0[j] <= ON) & (r0[j] > 0))
+            (of,) = np.nonzero(ahead & positive & (g0[j] <= ON) & (r0[j] > 0))
             for share in _SOON:
                 if of.size > 0:
                     below = guards(share * end[of], of)[0][j] <= 0

@@ -11,7 +11,7 @@ from .settings import DEFAULT
 # Compilation is what takes the time. Of rigid bodies and contacts it takes longest:
 # they are left to `python -m tests.fuzz`.
 _SHORT = sorted(set(FAMILIES) - {"bars", "points", "rods"})
-_LANES = 8  # of each kind: scales, offsets, ties
+_LANES = 6  # of each kind: scales, offsets, ties
 
 
 @pytest.mark.parametrize("name", _SHORT)

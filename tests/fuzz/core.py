@@ -460,13 +460,15 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         tied &= here.rest[near] > delta[near]
         # How far one has to go for another order.
         hs = np.where(tied, 1e-6 + 100 * here.gap[near], 10 * delta[near])
+        within = 100 * delta * in_time
+        within[near] = np.maximum(within[near], 100 * hs * in_time[near])
         values, jacobians, clear, one_sided = [here.value[near]], [J[near]], [], None
         for k in range(_DIRECTIONS):
             u = rng.uniform(-1, 1, sub.z.shape)
             if k == 0:
                 u = sub.v / scale[near] / np.maximum(along[near], 1e-300)[:, None]
             for sign in (1, -1):
-                step, within = sign * hs[:, None] * u, 100 * delta * in_time
+                step = sign * hs[:, None] * u
                 there = expect(near, sub.z + step * scale[near], within)
                 beyond = expect(near, sub.z + 2 * step * scale[near], within)
                 # Extrapolated back, where the events are the same further away.

@@ -23,7 +23,7 @@ def test_nothing_is_silently_wrong(name):
     wrong = (found.verdict == WRONG_VALUE) | (found.verdict == WRONG_DERIVATIVE)
     report = [
         f"lane {i}: {VERDICTS[found.verdict[i]]}, {found.ratio[i]:.3g} times what is "
-        f"still right, of {batch.take(i)}"
+        f"still right, of {batch.z[i].tolist()}"
         for i in np.nonzero(wrong)[0]
     ]
     assert report == []

@@ -292,7 +292,7 @@ VERDICTS = (
 )
 
 
-def _as_recorded(family: Family, expected: Expected, events, within) -> Expected:
+def _as_recorded(family: Family, expected: Expected, events, times, within) -> Expected:
     """With the times of the events that the library has in its log, in its order.
 
     An entry of the log belongs to one guard, which it keeps where another order of
@@ -302,10 +302,10 @@ def _as_recorded(family: Family, expected: Expected, events, within) -> Expected
     rows = expected.value.shape[1] - m
     index = np.broadcast_to(np.arange(family.n_times), (n, family.n_times)).copy()
     if family.guards:
-        times = expected.value[:, rows:]
         for k in range(family.n_times):
             same = expected.events == events[:, k : k + 1]
-            same &= np.abs(times - times[:, k : k + 1]) <= within[:, None]
+            apart = np.abs(expected.value[:, rows:] - times[:, k : k + 1])
+            same &= apart <= within[:, None]
             distance = np.where(same, np.abs(np.arange(m) - k), m)
             index[:, k] = np.where(same.any(axis=1), np.argmin(distance, axis=1), k)
     index = np.concatenate(
@@ -395,9 +395,14 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
     eps = float(np.finfo(setting.dtype).eps)
     # Nearer than this, the library takes events for simultaneous.
     corner = 4 * eps**0.625 * (1 + z[:, 1]) + 64 * eps * np.abs(z[:, 0])
-    expect = lambda lanes, z, within=corner: _as_recorded(
-        family, reference(family, z, saves), extra["events"][lanes], within[lanes]
-    )
+    times = value[:, -family.n_times :]
+
+    def expect(lanes, z, within=10 * corner):
+        expected = reference(family, z, saves)
+        return _as_recorded(
+            family, expected, extra["events"][lanes], times[lanes], within[lanes]
+        )
+
     everywhere = slice(None)
     here = expect(everywhere, z)
     scale = 1 + np.abs(np.where(np.arange(z.shape[1]) == 0, 0, z))

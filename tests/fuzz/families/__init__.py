@@ -1,0 +1,28 @@
+"""The families of systems: one file each, with its reference."""
+
+from .affine import AFFINE
+from .balls import BALLS
+from .billiards import BILLIARDS
+from .converter import CONVERTER
+from .paddle import PADDLE
+from .points import POINTS
+from .rods import BARS, RODS
+from .spiking import SPIKING
+from .stick_slip import STICK_SLIP
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        BALLS,
+        BILLIARDS,
+        PADDLE,
+        AFFINE,
+        SPIKING,
+        CONVERTER,
+        STICK_SLIP,
+        POINTS,
+        BARS,
+        RODS,
+    )
+}

@@ -51,6 +51,8 @@ class Family(NamedTuple):
     # The solver's steps have no truncation error.
     exact: bool = False
     ties: bool = True
+    # Exact ties are between equal numbers, and stay exact with any solver.
+    symmetric: bool = False
     # Event-selected: for `hj.Project`.
     eps: float | None = None
 
@@ -468,6 +470,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         sub = batch.take(near)
         tied = here.gap[near] < 64 * eps * (1 + np.abs(z[near, 0]))
         tied &= here.rest[near] > delta[near]
+        # Else the errors of the solver decide what is found.
+        tied &= family.symmetric or (family.exact and setting.exact)
         # How far one has to go for another order.
         hs = np.where(tied, 1e-6 + 100 * here.gap[near], 10 * delta[near])
         within = 100 * delta * in_time

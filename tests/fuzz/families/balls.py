@@ -84,6 +84,7 @@ BALLS = Family(
     draw=_draw,
     build=_build,
     reference=_Reference(),
+    symmetric=True,
     state=((1, 0), (1, 0), (1, -1), (1, -1)),
     exact=True,
     cells=64,

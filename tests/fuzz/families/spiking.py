@@ -96,6 +96,7 @@ SPIKING = Family(
     draw=_draw,
     build=_build,
     reference=_Reference(),
+    symmetric=True,
     state=((1, 0),) * _N,
     cells=32,
 )

@@ -33,7 +33,8 @@ class Corner(eqx.Module):
     dx: Float[Array, " n"]  # the tangent after it, at fixed time
     dt: Float[Array, ""]  # the tangent of the time of the last event
     # For each guard, the tangents of the time and the state at which it fires, and that
-    # state (the last time that it does; NaN if it does not), and how often it does.
+    # state, for the firing that was asked for (NaN if there is none), and how often it
+    # fires in all.
     guard_dt: Float[Array, " n_guards"]
     guard_dx: Float[Array, "n_guards n"]
     guard_x: Float[Array, "n_guards n"]
@@ -54,6 +55,7 @@ def resolve_corner(
     wanted: Bool[Array, ""],
     earliest: Float[Array, ""],
     members: Bool[Array, " n_guards"],
+    before: Int[Array, ""],
 ) -> Corner:
     """Passes a tangent at fixed time through all events at `(t, x)`.
 
@@ -65,7 +67,8 @@ def resolve_corner(
     tangent of the time at which the simulation starts, or minus infinity: a guard that
     is watched only from then on, and was passed before, fires then.
 
-    Only the `members` fire.
+    Only the `members` fire. Asked for is that firing of each guard that has so many
+    `before` it.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
     time = jnp.zeros_like(t)
@@ -110,6 +113,7 @@ def resolve_corner(
         # Tangents of a batch have guards of their own: to index with those would be
         # scatters, with which XLA does not make one function of a loop on CPUs.
         this = jnp.arange(n_guards) == j
+        it = this & (c.guard_count == before)
         at_once = jnp.where(jnp.isfinite(earliest), earliest - c.dt, 0)
         tau = jnp.where(inside, at_once, jnp.maximum(tau, earliest - c.dt))
         tau = jnp.sum(jnp.where(this, tau, 0))
@@ -126,9 +130,9 @@ def resolve_corner(
             mode=mode_plus,
             dx=dx_plus,
             dt=dt,
-            guard_dt=jnp.where(this, dt, c.guard_dt),
-            guard_dx=jnp.where(this[:, None], dx, c.guard_dx),
-            guard_x=jnp.where(this[:, None], c.x, c.guard_x),
+            guard_dt=jnp.where(it, dt, c.guard_dt),
+            guard_dx=jnp.where(it[:, None], dx, c.guard_dx),
+            guard_x=jnp.where(it[:, None], c.x, c.guard_x),
             guard_count=c.guard_count + this,
             order=c.order.at[i].set(j),
             count=c.count + 1,

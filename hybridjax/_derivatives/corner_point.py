@@ -112,6 +112,7 @@ def resolve(point: CornerPoint, dx) -> Corner:
         jnp.asarray(True),
         jnp.asarray(-jnp.inf, x.dtype),
         jnp.ones((system.n_guards,), bool),
+        jnp.asarray(0, jnp.int32),
     )
 
 

@@ -1,6 +1,7 @@
 """Tangents, forward through the rows of a tape."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -21,13 +22,21 @@ from .recording import AbstractTapeRecording, Inputs, Outputs, poison, Rows
 from .saltation import event_map, event_tangent
 
 
-class _Resolved(eqx.Module):
-    """How a tangent passes several events in one instant; see `Corner`."""
+class _Instant(eqx.Module):
+    """An instant with several events: where it begins, what has fired in it, and how
+    the tangent passes it; see `Corner`."""
 
-    dx: Array
-    dt: Array
+    t: Array
     x: Array
     mode: PyTree
+    dx: Array
+    earliest: Array  # tangent of the time before which nothing can happen
+    members: Array
+    seen: Array  # how often each guard has fired
+    dx_after: Array
+    dt_after: Array
+    x_after: Array
+    mode_after: PyTree
     guard_dt: Array
     guard_dx: Array
     guard_x: Array
@@ -57,7 +66,7 @@ class _Carry(NamedTuple):
     dx: Array  # at fixed time
     dt: Array  # of the time of the event last passed
     fired: Array  # did the row before end in an event
-    resolved: PyTree  # the corner that is being passed, packed
+    instant: PyTree  # the one that is being passed, packed
 
 
 class Push:
@@ -69,7 +78,7 @@ class Push:
         self.system, self.tape = recording.system, recording.tape
         # One guard has one order only: its events in one instant are a sequence.
         self.corners = self.system.n_guards > 1 and not twice
-        self.resolutions = Packer(self.unresolved())
+        self.instants = Packer(self.no_instant())
 
     def __call__(self) -> Outputs:
         inputs, system, tape = self.inputs, self.system, self.tape
@@ -97,8 +106,7 @@ class Push:
         num_rows = eqxi.unvmap_max(tape.num_rows)
         rows, outs = Rows(tape, self.twice), Packer((dx0, dx0, dt0))
         fired = later_zero(tape.num_rows) < 0
-        unresolved = self.resolutions.pack(self.unresolved())
-        start = _Carry(dx0, dt0, fired, unresolved)
+        start = _Carry(dx0, dt0, fired, self.instants.pack(self.no_instant()))
         carries = Packer(start)
 
         def body(carry):
@@ -137,7 +145,7 @@ class Push:
             shared=row.shared,
         )
         dx_pre, dt_event = self.flow(row, before.dx), jnp.zeros_like(before.dt)
-        after = (dx_pre, dx_pre, before.dt, dt_event, before.resolved)
+        after = (dx_pre, dx_pre, before.dt, dt_event, before.instant)
         if self.system.n_guards > 0:
             several = (place.leads | place.inner) & self.corners
             alone = fired & ~several
@@ -151,11 +159,11 @@ class Push:
                 lambda: (dx_pre, dt_event),
             )
             dt_last = jnp.where(alone, dt_one, before.dt)
-            after = (dx_pre, dx_one, dt_last, dt_one, before.resolved)
+            after = (dx_pre, dx_one, dt_last, dt_one, before.instant)
         if self.corners:
             end = self.tape.x_end, self.tape.mode_end
             successor = where(last, end, (next_.x, next_.mode))
-            carried = dx_pre, before.dt, before.resolved
+            carried = dx_pre, before.dt, before.instant
             after = cond_any(
                 several,
                 lambda: where(
@@ -163,8 +171,8 @@ class Push:
                 ),
                 lambda: after,
             )
-        dx_pre, dx, dt_last, dt_event, resolved = after
-        return _Carry(dx, dt_last, fired, resolved), (before.dx, dx_pre, dt_event)
+        dx_pre, dx, dt_last, dt_event, instant = after
+        return _Carry(dx, dt_last, fired, instant), (before.dx, dx_pre, dt_event)
 
     def flow(self, row: Row, dx):
         """The tangent after the flow of a row."""
@@ -217,56 +225,85 @@ class Push:
         turns = ~row.inside & (row.rate == 0)
         return jtu.tree_map(lambda d: jnp.where(turns, jnp.nan, d), tangents)
 
-    def unresolved(self):
-        """What `resolved` is before there is any, if there can be."""
+    def no_instant(self):
+        """What `instant` is before there is any, if there can be."""
         if not self.corners:
             return ()
         tape, n_guards = self.tape, self.system.n_guards
-        x, t = tape.x_end, tape.t_end
-        nothing = jnp.zeros((n_guards, *x.shape), x.dtype)
-        times, counts = (jnp.zeros((n_guards,), d) for d in (x.dtype, jnp.int32))
-        return _Resolved(x, t, x, tape.mode_end, times, nothing, nothing, counts, x)
+        t, x, mode = tape.t_end, tape.x_end, tape.mode_end
+        none = jnp.zeros((n_guards,), jnp.int32)
+        times, states = (jnp.zeros((n_guards, *a.shape), a.dtype) for a in (t, x))
+        start = (t, x, mode, x, t, none == 0, none)
+        return _Instant(*start, x, t, x, mode, times, states, states, none, x)
 
-    def corner(self, row: Row, place: _Place, dx, dt_last) -> _Resolved:
+    def begun(self, row: Row, place: _Place, dx, dt_last, old: _Instant) -> _Instant:
+        """The instant of a row, which may be the first of it."""
+        members = self.tape.cluster(self.system, row.t, row.dt, row.x, row.mode)
+        earliest = jnp.where(place.at_start, dt_last, -jnp.inf)
+        t, seen = row.t + row.dt, jnp.zeros_like(old.seen)
+        here = t, row.x_pre, row.mode, dx, earliest, members, seen
+        there = old.t, old.x, old.mode, old.dx, old.earliest, old.members, old.seen
+        t, x, mode, dx, earliest, members, seen = where(place.leads, here, there)
+        return dataclasses.replace(
+            old,
+            t=t,
+            x=x,
+            mode=mode,
+            dx=dx,
+            earliest=earliest,
+            members=members,
+            seen=seen,
+        )
+
+    def resolved(self, instant: _Instant, before) -> _Instant:
+        """With how the tangent passes it, and for each guard with the firing that has
+        so many `before` it."""
         tape = self.tape
         c = resolve_corner(
             self.system,
-            row.t + row.dt,
-            row.x_pre,
-            row.mode,
+            instant.t,
+            instant.x,
+            instant.mode,
             self.inputs.system,
-            dx,
+            instant.dx,
             tape.guard_set_tol,
-            place.leads,
-            jnp.where(place.at_start, dt_last, -jnp.inf),
-            tape.cluster(self.system, row.t, row.dt, row.x, row.mode),
+            jnp.asarray(True),
+            instant.earliest,
+            instant.members,
+            before,
         )
-        return _Resolved(
-            c.dx,
-            c.dt,
-            c.x,
-            c.mode,
-            c.guard_dt,
-            c.guard_dx,
-            c.guard_x,
-            c.guard_count,
-            c.reach.allowed(tape.corner_tol),
+        return dataclasses.replace(
+            instant,
+            dx_after=c.dx,
+            dt_after=c.dt,
+            x_after=c.x,
+            mode_after=c.mode,
+            guard_dt=c.guard_dt,
+            guard_dx=c.guard_dx,
+            guard_x=c.guard_x,
+            guard_count=c.guard_count,
+            allowed=c.reach.allowed(tape.corner_tol),
         )
 
-    def together(self, row: Row, place: _Place, successor, dx, dt_last, resolved):
+    def together(self, row: Row, place: _Place, successor, dx, dt_last, packed):
         """Tangents before and after an event that shares its instant with others, and
         of its time. `successor` is the recorded state and mode after it."""
+        j = jnp.maximum(row.event, 0)
+        this = jnp.arange(self.system.n_guards) == j
+        old: Any = self.instants.unpack(packed)
+        before = jnp.where(place.leads, 0, jnp.sum(jnp.where(this, old.seen, 0)))
+        # Once at the beginning; and again where a guard fires again.
+        new = place.leads | (place.inner & (before > 0))
 
         def resolve():
-            new = self.corner(row, place, dx, dt_last)
-            old = self.resolutions.unpack(resolved)
-            return self.resolutions.pack(where(place.leads, new, old))
+            instant = self.begun(row, place, dx, dt_last, old)
+            instant = self.resolved(instant, before)
+            return self.instants.pack(where(new, instant, old))
 
-        resolved = cond_any(place.leads, resolve, lambda: resolved)
-        r: _Resolved = self.resolutions.unpack(resolved)
+        packed = cond_any(new, resolve, lambda: packed)
+        r: Any = self.instants.unpack(packed)
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
-        j = jnp.maximum(row.event, 0)
         flow_here = self.system.flow(row.t + row.dt, row.x_pre, row.mode)
         # If the order of the tangent gets there in another state, the state before this
         # event jumps; so does its time, if this is another one of several firings.
@@ -276,7 +313,9 @@ class Push:
         dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
         x_next, mode_next = successor
-        differs = ~same_outcome(r.x, r.mode, x_next, mode_next, r.allowed)
-        dx_after = jnp.where(place.leads, r.dx, dx)
+        differs = ~same_outcome(r.x_after, r.mode_after, x_next, mode_next, r.allowed)
+        dx_after = jnp.where(place.leads, r.dx_after, dx)
         dx_after = jnp.where(differs & ~place.more, jnp.nan, dx_after)
-        return dx_pre, dx_after, jnp.where(place.leads, r.dt, dt_last), dt, resolved
+        packed = self.instants.pack(dataclasses.replace(r, seen=r.seen + this))
+        dt_last = jnp.where(place.leads, r.dt_after, dt_last)
+        return dx_pre, dx_after, dt_last, dt, packed

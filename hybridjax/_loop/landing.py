@@ -270,11 +270,14 @@ class LandingLoop(AbstractLoop):
         return dataclasses.replace(s, approach=approach)
 
     def contact(self, s: State, a: Attempt) -> _Contact:
-        """Did the step end on the guard? The earliest guard that was crossed counts."""
+        """Did the step end on the guard? The earliest guard counts of those that were
+        crossed, or will be until that one is."""
         approach, dt, g, rate = s.approach, a.dt, a.g, a.rate
         target = jnp.arange(g.shape[0]) == approach.guard
         correction = jnp.where(g == 0, 0, -g / jnp.where(rate == 0, 1, rate))
-        candidate = (target | (g <= 0)) & (rate < 0)
+        ahead = jnp.where(rate < 0, correction, jnp.inf)[approach.guard]
+        ahead = jnp.where(ahead <= _LANDING * jnp.sqrt(self.eps) * dt, ahead, 0)
+        candidate = (target | (g <= 0) | (correction < ahead)) & (rate < 0)
         correction = jnp.where(candidate, correction, jnp.inf)
         guard = first_least(correction)
         delta = correction[guard]

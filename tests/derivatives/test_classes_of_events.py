@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hybridjax import models
 
 
 class _Neurons(hj.AbstractHybridSystem):
@@ -123,3 +124,81 @@ def test_wedges(dtype):
             assert np.all(np.isfinite(x1))
             for derivative in (forward, reverse):
                 assert np.all(np.isfinite(derivative).all(axis=1) == exists)
+
+
+class _Row(hj.AbstractHybridSystem):
+    """Balls of unit mass in a row, the guards between neighbours; the last is heavy."""
+
+    mass: Any
+
+    def flow(self, t, x, mode, args):
+        n = x.shape[0] // 2
+        return jnp.concatenate([x[n:], jnp.zeros((n,))])
+
+    def guards(self, t, x, mode, args):
+        n = x.shape[0] // 2
+        approach = x[n + 1 :] < x[n:-1]
+        return jnp.where(approach, x[1:n] - x[: n - 1], hj.UNWATCHED)
+
+    def jump(self, t, x, mode, event, args):
+        n = x.shape[0] // 2
+        i, masses = jnp.arange(n), jnp.ones(n).at[-1].set(self.mass)
+        v = x[n:]
+        a, b = v[event], v[event + 1]
+        m_a, m_b = masses[event], masses[event + 1]
+        impulse = 2 * m_a * m_b / (m_a + m_b) * (b - a)
+        dv = jnp.where(i == event, impulse / m_a, 0)
+        dv = dv - jnp.where(i == event + 1, impulse / m_b, 0)
+        return jnp.concatenate([x[:n], v + dv]), mode
+
+
+def test_a_guard_that_fires_twice_in_one_instant():
+    # The first of three balls in contact hits the others, and the heavy one at the end
+    # throws the second one back against it: the guards fire in the order 0, 1, 0. Moved
+    # so that gaps open, each has a time of its own.
+    def run(x0):
+        sol = hj.simulate(_Row(jnp.asarray(3.0)), 0.0, 2.0, x0, 0)
+        return sol.events.t[:3], sol.events.event[:3]
+
+    x0 = jnp.array([-1.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+    direction, h = jnp.array([0.0, 0.1, 0.3, 0.2, 0.0, 0.0]), 1e-4
+    times, tangent, events = jax.jit(
+        lambda x, dx: jax.jvp(run, (x,), (dx,), has_aux=True)
+    )(x0, direction)
+    np.testing.assert_array_equal(events, [0, 1, 0])
+    assert np.ptp(times) < 1e-12
+    ahead = [run(x0 + k * h * direction)[0] for k in (1, 2)]
+    difference = (4 * ahead[0] - ahead[1] - 3 * times) / (2 * h)
+    np.testing.assert_allclose(tangent, difference, rtol=1e-6)
+
+
+def test_near_ties():
+    # A dumbbell, whose ends do not feel each other, lands so nearly flat that the step
+    # which ends on one impact has passed the other.
+    bar = models.RigidBar(1.03, 0.634, 1.03 * 0.634**2, 11.77, 0.933)
+    offsets = np.linspace(-1e-8, 1e-8, 41)
+    rates = np.array([2.451332547218578, 1.3])
+
+    def final(z, offset, rate):
+        # Flat at the impact, but for the offset.
+        height, speed = 1.5711451272080594, -1.2291611743983748
+        fall = (speed + np.sqrt(speed**2 + 2 * 11.77 * height)) / 11.77
+        q = jnp.stack([height + z[0], offset - rate * fall + z[1]])
+        x0 = jnp.concatenate([q, jnp.stack([speed + z[2], rate + z[3]])])
+        return hj.simulate(bar, 0.0, 0.582, x0, jnp.zeros(2, jnp.int32)).x1
+
+    direction, h = jnp.array([0.86, -1.04, -0.12, 2.04]), 1e-5
+
+    def derivative(offset, rate):
+        fn = lambda z: final(z, offset, rate)
+        return jax.jvp(fn, (0 * direction,), (direction,))
+
+    @jax.jit
+    def run(offsets, rates):
+        over = lambda fn: jax.vmap(jax.vmap(fn, (0, None)), (None, 0))(offsets, rates)
+        moved = lambda k: lambda o, r: final(k * h * direction, o, r)
+        return *over(derivative), *(over(moved(k)) for k in (1, -1))
+
+    x, tangent, above, below = run(offsets, rates)
+    np.testing.assert_allclose(above + below, 2 * x, atol=1e-7)  # no kink
+    np.testing.assert_allclose(tangent, (above - below) / (2 * h), atol=1e-5)

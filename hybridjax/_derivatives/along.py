@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from .._steps.method import TangentTolerance
 from .._steps.step import flow_for
-from .._steps.variation import pull_flow, push_flow
+from .._steps.variation import pull_flow, push_flow, scale_of
 from .._systems.flat import FlatSystem
 from .recording import AbstractRecording, Inputs, Outputs
 from .replay import push
@@ -50,6 +50,7 @@ class _Step(AbstractRecording):
             self.mode,
             dx,
             self.tangent_tol,
+            jnp.maximum(scale_of(dx), scale_of(inputs.system, self.system)),
         )
         return _only(dx)
 
@@ -68,6 +69,7 @@ class _Step(AbstractRecording):
             cts.x_end,
             jtu.tree_map(jnp.zeros_like, moving),
             self.tangent_tol,
+            scale_of(cts),
             twice,
         )
         return Inputs(ct_system, None if wanted.x0 is None else ct, None, None)

@@ -12,7 +12,7 @@ from .._jax.branch import compute_if, cond_any, later_zero, where
 from .._jax.pack import Packer
 from .._jax.reduce import nonzero
 from .._loop.tape import Row
-from .._steps.variation import pull_flow
+from .._steps.variation import pull_flow, scale_of
 from .recording import (
     AbstractTapeRecording,
     entry,
@@ -43,7 +43,7 @@ class Pull:
         recording: AbstractTapeRecording,
         twice: bool,
     ):
-        self.cts, self.wanted = cts, wanted
+        self.cts, self.wanted, self.scale = cts, wanted, scale_of(cts)
         self.recording, self.twice = recording, twice
         self.system, self.tape = recording.system, recording.tape
         treedef = jtu.tree_structure(self.system)
@@ -175,6 +175,7 @@ class Pull:
             ct,
             ct_system,
             recording.tangent_tol,
+            self.scale,
             self.twice,
         )
         if not self.tape.projects:

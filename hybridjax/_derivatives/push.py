@@ -15,7 +15,7 @@ from .._jax.directional import directional
 from .._jax.pack import Packer
 from .._jax.reduce import nonzero
 from .._loop.tape import Row
-from .._steps.variation import push_flow
+from .._steps.variation import push_flow, scale_of
 from .corner import resolve_corner
 from .passage import same_outcome
 from .recording import AbstractTapeRecording, Inputs, Outputs, poison, Rows
@@ -78,6 +78,10 @@ class Push:
         self.system, self.tape = recording.system, recording.tape
         # One guard has one order only: its events in one instant are a sequence.
         self.corners = self.system.n_guards > 1 and not twice
+        self.scale = jnp.maximum(
+            scale_of((inputs.x0, inputs.t0)),
+            scale_of(inputs.system, recording.system),
+        )
         self.instants = Packer(self.no_instant())
 
     def __call__(self) -> Outputs:
@@ -187,6 +191,7 @@ class Push:
             row.mode,
             dx,
             recording.tangent_tol,
+            self.scale,
         )
         if not self.tape.projects:
             return moved
@@ -311,6 +316,11 @@ class Push:
         known = as_recorded | (r.guard_count[j] == 1)
         dt = jnp.where(known, r.guard_dt[j], jnp.nan)
         dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
+        # Or another guard fires in the place of this one, and nothing else happens.
+        replaced = place.leads & ~place.more & (r.guard_count[j] == 0)
+        replaced = replaced & (jnp.sum(r.guard_count) == 1)
+        dt = jnp.where(replaced, r.dt_after, dt)
+        dx_pre = jnp.where(replaced, dx, dx_pre)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
         x_next, mode_next = successor
         differs = ~same_outcome(r.x_after, r.mode_after, x_next, mode_next, r.allowed)

@@ -38,6 +38,17 @@ def nonzero(tree: PyTree) -> Bool[Array, ""]:
     return found
 
 
+def largest(tree: PyTree) -> Float[Array, ""]:
+    """The largest number. Entry by entry in batches too: not for loops."""
+    leaves = [jnp.abs(jnp.ravel(a)) for a in jtu.tree_leaves(tree) if a.size > 0]
+    found = jnp.zeros((), jnp.result_type(*leaves) if leaves else float)
+    for leaf in leaves:
+        short = leaf.size <= _SHORT
+        for entry in [leaf[i] for i in range(leaf.size)] if short else [leaf.max()]:
+            found = jnp.maximum(found, entry.astype(found.dtype))
+    return found
+
+
 def least(x: Float[Array, " n"]) -> Float[Array, ""]:
     return _reduce(x, functools.partial(functools.reduce, lax.min), jnp.min)
 

@@ -18,11 +18,11 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._jax.branch import cond_any, where
 from .._jax.directional import directional
-from .._jax.reduce import greatest
+from .._jax.reduce import greatest, largest
 from .._systems.flat import FlatSystem
 from .adjoint_estimate import adjoint_estimate
 from .method import TangentTolerance
@@ -30,15 +30,28 @@ from .stages import explicit_stages, explicit_tableau, pull_stages, weighted
 from .step import flow_for
 
 
-# No step is shorter than this part of the recorded one. What is then left of the error,
-# relative to the tangent, comes of a kink in the vector field; or is an instability, if
-# it is more than `_LOST`.
+# No step is shorter than this part of the recorded one.
 _SHORTEST = 2.0**-12
-_LOST = 0.5
+
+# A tangent that is this part of what is perturbed in all is rounding.
+_NOTHING = 1e-8
 
 # Components have units of their own, so each is measured by itself; but those that are
 # smaller than this part of the largest one, as if they were not.
 _FLOOR = 1e-3
+
+
+def scale_of(tangents: PyTree, at: PyTree = None) -> Float[Array, ""]:
+    """How large tangents or cotangents are; those of parameters relative to these."""
+    moves = jtu.tree_leaves(tangents)
+    if at is not None:
+        flat, treedef = jtu.tree_flatten(at)
+        moves = [
+            v / (1 + jnp.abs(a)).astype(v.dtype)
+            for v, a in zip(treedef.flatten_up_to(tangents), flat, strict=True)
+            if v is not None
+        ]
+    return lax.stop_gradient(largest(moves))
 
 
 class _Verdict(NamedTuple):
@@ -46,20 +59,21 @@ class _Verdict(NamedTuple):
     move: Array  # do all lanes
     open_: Array  # is this lane not through yet
     factor: Array  # by which the length of the attempt could be scaled
-    lost: Array  # is this lane unstable even so
 
 
-def _judge(error, before, after, tol, h, open_) -> _Verdict:
+def _judge(error, before, after, tol, h, open_, scale) -> _Verdict:
     """What becomes of an attempt at a part `h` of a recorded step."""
     error, before, after = lax.stop_gradient((error, before, after))
     size = jnp.maximum(jnp.abs(before), jnp.abs(after))
-    size = jnp.maximum(size, _FLOOR * greatest(size))
+    least = jnp.maximum(_FLOOR * greatest(size), _NOTHING * scale.astype(size.dtype))
+    size = jnp.maximum(size, least)
     relative = greatest(jnp.abs(error) / jnp.where(size == 0, 1, size))
     whole, shortest = h == 1, h <= _SHORTEST
     # Nothing will mend a NaN.
     good = ~(relative > jnp.where(whole, tol.keep, tol.aim))
     still = open_ & ~(whole & good)
-    worst = eqxi.unvmap_max(jnp.where(still & (relative > 0), relative / tol.aim, 0))
+    counts = still & (relative > 0)
+    worst = eqxi.unvmap_max(jnp.where(counts, relative / tol.aim, 0))
     move = (worst <= 1) | shortest
     return _Verdict(
         take=jnp.where(whole, open_ & good, still & move),
@@ -67,15 +81,15 @@ def _judge(error, before, after, tol, h, open_) -> _Verdict:
         open_=still,
         # As if the estimate were of order four: what it is matters little.
         factor=jnp.clip(0.9 / jnp.sqrt(jnp.sqrt(worst)), 0.1, 5),
-        lost=shortest & (relative > _LOST),
     )
 
 
 def push_flow(
-    solver, system: FlatSystem, t_system, t, dt, x, mode, t_x, tol
+    solver, system: FlatSystem, t_system, t, dt, x, mode, t_x, tol, scale
 ) -> Float[Array, " n"]:
     """The tangent after flowing for `dt` from `(t, x)`, for tangents of the system and
-    of `x`; with a relative error of `tol`, or that of the recorded step if `None`."""
+    of `x`; with a relative error of `tol`, or that of the recorded step if `None`. The
+    `scale` is that of what is perturbed: see `scale_of`."""
     tableau: Any = explicit_tableau(solver)
     moves = dt > 0
     if tol is None:
@@ -95,8 +109,7 @@ def push_flow(
     def body(carry):
         s, h, x, t_x, open_ = carry
         x1, t_x1, error = step(t + s * dt, h * dt, x, t_x)
-        v = _judge(error, t_x, t_x1, tol, h, open_)
-        t_x1 = jnp.where(v.lost, jnp.nan, t_x1)
+        v = _judge(error, t_x, t_x1, tol, h, open_, scale)
         x, s = where(v.move, (x1, jnp.where(h < 1 - s, s + h, 1)), (x, s))
         h = jnp.minimum(jnp.maximum(h * v.factor, _SHORTEST), 1 - s)
         return s, h, x, jnp.where(v.take, t_x1, t_x), v.open_
@@ -118,6 +131,7 @@ def pull_flow(
     ct,
     ct_moving,
     tol,
+    scale,
     twice: bool,
 ):
     """Back through `push_flow`: cotangents of `moving`, of which `system_of(moving)` is
@@ -155,9 +169,8 @@ def pull_flow(
         d_moving, d_x, error, there = pull_stages(
             tableau, system_of, moving, t + at * dt, length * dt, here, mode, ct
         )
-        v = _judge(error, ct, d_x, same_tol, h, open_)
+        v = _judge(error, ct, d_x, same_tol, h, open_, scale)
         take, move = v.take & known, v.move & known
-        d_x = jnp.where(v.lost, jnp.nan, d_x)
         arrives = jnp.where(at + way < begin, at + way, begin)
         at, here = where(known, (at, here), (arrives, there))
         s = jnp.where(move, begin, s)

@@ -43,7 +43,9 @@ class Pull:
         recording: AbstractTapeRecording,
         twice: bool,
     ):
-        self.cts, self.wanted, self.scale = cts, wanted, scale_of(cts)
+        self.cts, self.wanted = cts, wanted
+        # Not of the tables: XLA would fold those that are constant, for half a minute.
+        self.scale = scale_of((cts.x_end, cts.t_end))
         self.recording, self.twice = recording, twice
         self.system, self.tape = recording.system, recording.tape
         treedef = jtu.tree_structure(self.system)

@@ -50,14 +50,12 @@ class _Step(AbstractRecording):
             self.mode,
             dx,
             self.tangent_tol,
-            jnp.maximum(scale_of(dx), scale_of(inputs.system, self.system)),
+            scale_of(dx, inputs.system, self.system),
         )
         return _only(dx)
 
     def pull(self, cts: Outputs, wanted: Inputs, twice: bool) -> Inputs:
-        treedef = jtu.tree_structure(self.system)
-        mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
-        moving, fixed = eqx.partition(self.system, jtu.tree_unflatten(treedef, mask))
+        moving, fixed = self.split(wanted)
         ct_system, ct = pull_flow(
             self.solver,
             lambda moving: eqx.combine(moving, fixed),

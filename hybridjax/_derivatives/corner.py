@@ -44,6 +44,24 @@ class Corner(eqx.Module):
     reach: Reach
 
 
+def not_passed(system: FlatSystem, t, x, mode, dx) -> Corner:
+    """Where nothing has happened yet."""
+    n_guards = system.n_guards
+    return Corner(
+        x=x,
+        mode=mode,
+        dx=dx,
+        dt=jnp.zeros_like(t),
+        guard_dt=jnp.full((n_guards,), jnp.nan, x.dtype),
+        guard_dx=jnp.full((n_guards, x.size), jnp.nan, x.dtype),
+        guard_x=jnp.full((n_guards, x.size), jnp.nan, x.dtype),
+        guard_count=jnp.zeros((n_guards,), jnp.int32),
+        order=jnp.full((max_corner_events(n_guards),), -1, jnp.int32),
+        count=jnp.asarray(0, jnp.int32),
+        reach=Reach.of(x),
+    )
+
+
 def resolve_corner(
     system: FlatSystem,
     t,
@@ -71,20 +89,6 @@ def resolve_corner(
     `before` it.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
-    time = jnp.zeros_like(t)
-    corner = Corner(
-        x=x,
-        mode=mode,
-        dx=dx,
-        dt=time,
-        guard_dt=jnp.full((n_guards,), jnp.nan, x.dtype),
-        guard_dx=jnp.full((n_guards, x.shape[0]), jnp.nan, x.dtype),
-        guard_x=jnp.full((n_guards, x.shape[0]), jnp.nan, x.dtype),
-        guard_count=jnp.zeros((n_guards,), jnp.int32),
-        order=jnp.full((limit,), -1, jnp.int32),
-        count=jnp.asarray(0, jnp.int32),
-        reach=Reach.of(x, jnp.zeros_like(x)),
-    )
 
     def guards(c: Corner):
         flow = system.flow(t, c.x, c.mode)
@@ -141,6 +145,7 @@ def resolve_corner(
         c, earliest = where(fire, (new, dt), (c, earliest))
         return i + 1, c, earliest, fire
 
+    corner = not_passed(system, t, x, mode, dx)
     carry = (jnp.asarray(0, jnp.int32), corner, earliest, wanted)
     _, corner, _, _ = lax.while_loop(cond, body, carry)
     flow = system.flow(t, corner.x, corner.mode)

@@ -30,8 +30,8 @@ class Reach(eqx.Module):
     flow: Float[Array, " d"]
 
     @classmethod
-    def of(cls, x, flow) -> "Reach":
-        return cls(jnp.abs(x), jnp.abs(flow))
+    def of(cls, x) -> "Reach":
+        return cls(jnp.abs(x), jnp.zeros_like(x))
 
     def and_of(self, x, flow) -> "Reach":
         return Reach(
@@ -75,8 +75,8 @@ def pass_in_order(
     wanted: Bool[Array, ""],
     members: Bool[Array, " n_guards"],
 ) -> Passage:
-    """Passes all events at `(t, x)`; of several guards that may be the
-    first, that with the least `priority` is. Only the `members` fire."""
+    """Passes all events at `(t, x)`; of several guards that may be the first, that
+    with the least `priority` is. Only the `members` fire."""
     limit = max_corner_events(system.n_guards)
     passage = Passage(
         x=x,
@@ -85,7 +85,7 @@ def pass_in_order(
         count=jnp.asarray(0, jnp.int32),
         fired=jnp.zeros_like(members),
         regular=jnp.asarray(True),
-        reach=Reach.of(x, jnp.zeros_like(x)),
+        reach=Reach.of(x),
     )
 
     def cond(carry):

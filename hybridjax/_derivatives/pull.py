@@ -6,9 +6,9 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
-from .._jax.branch import compute_if, cond_any, later_zero, where
+from .._jax.branch import add_where, compute_if, cond_any, later_zero, where
 from .._jax.pack import Packer
 from .._jax.reduce import nonzero
 from .._loop.tape import Row
@@ -48,11 +48,7 @@ class Pull:
         self.scale = scale_of((cts.x_end, cts.t_end))
         self.recording, self.twice = recording, twice
         self.system, self.tape = recording.system, recording.tape
-        treedef = jtu.tree_structure(self.system)
-        mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
-        self.moving, self.fixed = eqx.partition(
-            self.system, jtu.tree_unflatten(treedef, mask)
-        )
+        self.moving, self.fixed = recording.split(wanted)
 
     def __call__(self) -> Inputs:
         recording, wanted = self.recording, self.wanted
@@ -151,7 +147,7 @@ class Pull:
             return (
                 jnp.where(fired, d_x, ct),
                 jnp.where(fired, d_t, ct_t),
-                _add(ct_system, fired, d_system),
+                add_where(fired, ct_system, d_system),
             )
 
         if self.system.n_guards > 0:
@@ -187,7 +183,9 @@ class Pull:
             flow = lambda moving, x: self.combined(moving).flow(row.t, x, row.mode)
             step = lambda moving, x: x + row.dt * flow(moving, x)
             d_system, d_x = jax.vjp(step, self.moving, row.x)[1](ct)
-            return _add(ct_moved, euler, d_system), jnp.where(euler, d_x, ct_before)
+            return add_where(euler, ct_moved, d_system), jnp.where(
+                euler, d_x, ct_before
+            )
 
         return cond_any(euler, projected, lambda: (ct_moved, ct_before))
 
@@ -228,10 +226,3 @@ class Pull:
             ct_x + ct_g * dg_x,
             jnp.where(row.inside, ct_dt, 0),
         )
-
-
-def _add(total, pred: Array, more):
-    """Adds in the lanes where `pred`; what the others computed may be NaN."""
-    return jtu.tree_map(
-        lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b)), total, more
-    )

@@ -16,15 +16,14 @@ from .._jax.pack import Packer
 from .._jax.reduce import nonzero
 from .._loop.tape import Row
 from .._steps.variation import push_flow, scale_of
-from .corner import resolve_corner
+from .corner import Corner, not_passed, resolve_corner
 from .passage import same_outcome
 from .recording import AbstractTapeRecording, Inputs, Outputs, poison, Rows
 from .saltation import event_map, event_tangent
 
 
-class _Instant(eqx.Module):
-    """An instant with several events: where it begins, what has fired in it, and how
-    the tangent passes it; see `Corner`."""
+class _Lead(eqx.Module):
+    """The beginning of an instant with several events."""
 
     t: Array
     x: Array
@@ -32,16 +31,14 @@ class _Instant(eqx.Module):
     dx: Array
     earliest: Array  # tangent of the time before which nothing can happen
     members: Array
-    seen: Array  # how often each guard has fired
-    dx_after: Array
-    dt_after: Array
-    x_after: Array
-    mode_after: PyTree
-    guard_dt: Array
-    guard_dx: Array
-    guard_x: Array
-    guard_count: Array
-    allowed: Array
+
+
+class _Instant(eqx.Module):
+    """An instant with several events."""
+
+    lead: _Lead
+    seen: Array  # how often each guard has fired in it
+    corner: Corner  # how the tangent passes it
 
 
 class _Place(NamedTuple):
@@ -50,7 +47,6 @@ class _Place(NamedTuple):
     inner: Array  # does it belong to the instant of the row before
     more: Array  # does the next row belong to the same instant
     at_start: Array  # does no flow precede it
-
     shared: Array  # could another guard have fired in its place
 
     @property
@@ -78,10 +74,7 @@ class Push:
         self.system, self.tape = recording.system, recording.tape
         # One guard has one order only: its events in one instant are a sequence.
         self.corners = self.system.n_guards > 1 and not twice
-        self.scale = jnp.maximum(
-            scale_of((inputs.x0, inputs.t0)),
-            scale_of(inputs.system, recording.system),
-        )
+        self.scale = scale_of((inputs.x0, inputs.t0), inputs.system, recording.system)
         self.instants = Packer(self.no_instant())
 
     def __call__(self) -> Outputs:
@@ -234,60 +227,20 @@ class Push:
         """What `instant` is before there is any, if there can be."""
         if not self.corners:
             return ()
-        tape, n_guards = self.tape, self.system.n_guards
+        system, tape = self.system, self.tape
         t, x, mode = tape.t_end, tape.x_end, tape.mode_end
-        none = jnp.zeros((n_guards,), jnp.int32)
-        times, states = (jnp.zeros((n_guards, *a.shape), a.dtype) for a in (t, x))
-        start = (t, x, mode, x, t, none == 0, none)
-        return _Instant(*start, x, t, x, mode, times, states, states, none, x)
+        none = jnp.zeros((system.n_guards,), jnp.int32)
+        lead = _Lead(t, x, mode, x, t, none == 0)
+        return _Instant(lead, none, not_passed(system, t, x, mode, x))
 
-    def begun(self, row: Row, place: _Place, dx, dt_last, old: _Instant) -> _Instant:
-        """The instant of a row, which may be the first of it."""
-        members = self.tape.cluster(self.system, row.t, row.dt, row.x, row.mode)
-        earliest = jnp.where(place.at_start, dt_last, -jnp.inf)
-        t, seen = row.t + row.dt, jnp.zeros_like(old.seen)
-        here = t, row.x_pre, row.mode, dx, earliest, members, seen
-        there = old.t, old.x, old.mode, old.dx, old.earliest, old.members, old.seen
-        t, x, mode, dx, earliest, members, seen = where(place.leads, here, there)
-        return dataclasses.replace(
-            old,
-            t=t,
-            x=x,
-            mode=mode,
+    def lead(self, row: Row, place: _Place, dx, dt_last) -> _Lead:
+        return _Lead(
+            t=row.t + row.dt,
+            x=row.x_pre,
+            mode=row.mode,
             dx=dx,
-            earliest=earliest,
-            members=members,
-            seen=seen,
-        )
-
-    def resolved(self, instant: _Instant, before) -> _Instant:
-        """With how the tangent passes it, and for each guard with the firing that has
-        so many `before` it."""
-        tape = self.tape
-        c = resolve_corner(
-            self.system,
-            instant.t,
-            instant.x,
-            instant.mode,
-            self.inputs.system,
-            instant.dx,
-            tape.guard_set_tol,
-            jnp.asarray(True),
-            instant.earliest,
-            instant.members,
-            before,
-        )
-        return dataclasses.replace(
-            instant,
-            dx_after=c.dx,
-            dt_after=c.dt,
-            x_after=c.x,
-            mode_after=c.mode,
-            guard_dt=c.guard_dt,
-            guard_dx=c.guard_dx,
-            guard_x=c.guard_x,
-            guard_count=c.guard_count,
-            allowed=c.reach.allowed(tape.corner_tol),
+            earliest=jnp.where(place.at_start, dt_last, -jnp.inf),
+            members=self.tape.cluster(self.system, row.t, row.dt, row.x, row.mode),
         )
 
     def together(self, row: Row, place: _Place, successor, dx, dt_last, packed):
@@ -296,36 +249,52 @@ class Push:
         j = jnp.maximum(row.event, 0)
         this = jnp.arange(self.system.n_guards) == j
         old: Any = self.instants.unpack(packed)
-        before = jnp.where(place.leads, 0, jnp.sum(jnp.where(this, old.seen, 0)))
+        seen = jnp.where(place.leads, 0, old.seen)
+        before = jnp.sum(jnp.where(this, seen, 0))
         # Once at the beginning; and again where a guard fires again.
         new = place.leads | (place.inner & (before > 0))
 
         def resolve():
-            instant = self.begun(row, place, dx, dt_last, old)
-            instant = self.resolved(instant, before)
-            return self.instants.pack(where(new, instant, old))
+            lead: Any = self.lead(row, place, dx, dt_last)
+            lead = where(place.leads, lead, old.lead)
+            corner = resolve_corner(
+                self.system,
+                lead.t,
+                lead.x,
+                lead.mode,
+                self.inputs.system,
+                lead.dx,
+                self.tape.guard_set_tol,
+                new,
+                lead.earliest,
+                lead.members,
+                before,
+            )
+            return self.instants.pack(where(new, _Instant(lead, seen, corner), old))
 
         packed = cond_any(new, resolve, lambda: packed)
-        r: Any = self.instants.unpack(packed)
+        instant: Any = self.instants.unpack(packed)
+        c: Corner = instant.corner
+        allowed = c.reach.allowed(self.tape.corner_tol)
         # At a corner the tangent before an event is that of the perturbed trajectory
         # when it meets this guard, brought back to fixed time by the recorded flow.
         flow_here = self.system.flow(row.t + row.dt, row.x_pre, row.mode)
         # If the order of the tangent gets there in another state, the state before this
         # event jumps; so does its time, if this is another one of several firings.
-        as_recorded = same_outcome(r.guard_x[j], (), row.x_pre, (), r.allowed)
-        known = as_recorded | (r.guard_count[j] == 1)
-        dt = jnp.where(known, r.guard_dt[j], jnp.nan)
-        dx_pre = jnp.where(as_recorded, r.guard_dx[j] - dt * flow_here, jnp.nan)
+        as_recorded = same_outcome(c.guard_x[j], (), row.x_pre, (), allowed)
+        known = as_recorded | (c.guard_count[j] == 1)
+        dt = jnp.where(known, c.guard_dt[j], jnp.nan)
+        dx_pre = jnp.where(as_recorded, c.guard_dx[j] - dt * flow_here, jnp.nan)
         # Or another guard fires in the place of this one, and nothing else happens.
-        replaced = place.leads & ~place.more & (r.guard_count[j] == 0)
-        replaced = replaced & (jnp.sum(r.guard_count) == 1)
-        dt = jnp.where(replaced, r.dt_after, dt)
+        replaced = place.leads & ~place.more & (c.guard_count[j] == 0)
+        replaced = replaced & (jnp.sum(c.guard_count) == 1)
+        dt = jnp.where(replaced, c.dt, dt)
         dx_pre = jnp.where(replaced, dx, dx_pre)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
         x_next, mode_next = successor
-        differs = ~same_outcome(r.x_after, r.mode_after, x_next, mode_next, r.allowed)
-        dx_after = jnp.where(place.leads, r.dx_after, dx)
+        differs = ~same_outcome(c.x, c.mode, x_next, mode_next, allowed)
+        dx_after = jnp.where(place.leads, c.dx, dx)
         dx_after = jnp.where(differs & ~place.more, jnp.nan, dx_after)
-        packed = self.instants.pack(dataclasses.replace(r, seen=r.seen + this))
-        dt_last = jnp.where(place.leads, r.dt_after, dt_last)
-        return dx_pre, dx_after, dt_last, dt, packed
+        instant = dataclasses.replace(instant, seen=instant.seen + this)
+        dt_last = jnp.where(place.leads, c.dt, dt_last)
+        return dx_pre, dx_after, dt_last, dt, self.instants.pack(instant)

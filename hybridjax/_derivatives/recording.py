@@ -68,6 +68,12 @@ class AbstractRecording(eqx.Module):
     def smooth_twice(self) -> Bool[Array, ""]:
         """Where it is not, second derivatives are NaN."""
 
+    def split(self, wanted: Inputs) -> tuple[PyTree, PyTree]:
+        """The part of the system of which cotangents are wanted, and the rest."""
+        treedef = jtu.tree_structure(self.system)
+        mask = [w is not None for w in treedef.flatten_up_to(wanted.system)]
+        return eqx.partition(self.system, jtu.tree_unflatten(treedef, mask))
+
     def like_inputs(self, wanted: Inputs) -> Inputs:
         t, x = self.end
         like = Inputs(self.system, x, t, t)

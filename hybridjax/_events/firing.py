@@ -61,19 +61,18 @@ def candidates(
 ) -> Bool[Array, " n_guards"]:
     """Of the guards that are `firing`, those that may be the first."""
     late = lateness(g, rate, rests)
-    inside = firing & is_inside(g, rate, tol) & ~rests
+    awake = firing & ~rests
+    inside = awake & is_inside(g, rate, tol)
     last = least(jnp.where(inside, late, jnp.inf))
-    others = jnp.where(any_of(firing & ~rests), firing & ~rests, firing)
+    others = jnp.where(any_of(awake), awake, firing)
     return jnp.where(any_of(inside), inside & (late <= last + tol), others)
 
 
-def next_to_fire(
-    candidates: Bool[Array, " n_guards"], preference: Array
-) -> Int[Array, ""]:
-    """The candidate of the least preference."""
-    kind = jnp.issubdtype(preference.dtype, jnp.floating)
-    never = jnp.inf if kind else jnp.iinfo(preference.dtype).max
-    return first_least(jnp.where(candidates, preference, never))
+def next_to_fire(among: Bool[Array, " n_guards"], preference: Array) -> Int[Array, ""]:
+    """The guard of the least preference."""
+    floating = jnp.issubdtype(preference.dtype, jnp.floating)
+    never = jnp.inf if floating else jnp.iinfo(preference.dtype).max
+    return first_least(jnp.where(among, preference, never))
 
 
 def max_firings(n_guards: int) -> int:

@@ -63,3 +63,9 @@ def cond_any(pred, true_fn, false_fn, *operands):
 def where(pred, a: PyTree, b: PyTree) -> PyTree:
     """`jnp.where`, leaf by leaf."""
     return jtu.tree_map(lambda p, q: jnp.where(pred, p, q), a, b)
+
+
+def add_where(pred: Bool[Array, ""], total: PyTree, more: PyTree) -> PyTree:
+    """Adds in the lanes where `pred`; what the others computed may be NaN."""
+    keep = lambda a, b: a + jnp.where(pred, b, jnp.zeros_like(b))
+    return jtu.tree_map(keep, total, more)

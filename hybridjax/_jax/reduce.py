@@ -29,24 +29,25 @@ def all_of(x: Bool[Array, " n"]) -> Bool[Array, ""]:
 
 def nonzero(tree: PyTree) -> Bool[Array, ""]:
     """Is there anything but zeros? Entry by entry in batches too: not for loops."""
-    found = jnp.asarray(False)
-    for leaf in jtu.tree_leaves(tree):
-        flat = jnp.ravel(leaf != 0)
-        short = flat.size <= _SHORT
-        for entry in [flat[i] for i in range(flat.size)] if short else [flat.any()]:
-            found = found | entry
-    return found
+    leaves = [leaf != 0 for leaf in jtu.tree_leaves(tree)]
+    entries = [entry for leaf in leaves for entry in _entries(leaf, jnp.any)]
+    return functools.reduce(lax.bitwise_or, entries, jnp.asarray(False))
 
 
 def largest(tree: PyTree) -> Float[Array, ""]:
     """The largest number. Entry by entry in batches too: not for loops."""
-    leaves = [jnp.abs(jnp.ravel(a)) for a in jtu.tree_leaves(tree) if a.size > 0]
-    found = jnp.zeros((), jnp.result_type(*leaves) if leaves else float)
-    for leaf in leaves:
-        short = leaf.size <= _SHORT
-        for entry in [leaf[i] for i in range(leaf.size)] if short else [leaf.max()]:
-            found = jnp.maximum(found, entry.astype(found.dtype))
-    return found
+    leaves = [jnp.abs(leaf) for leaf in jtu.tree_leaves(tree)]
+    zero = jnp.zeros((), jnp.result_type(*leaves) if leaves else float)
+    entries = [entry for leaf in leaves for entry in _entries(leaf, jnp.max)]
+    return functools.reduce(jnp.maximum, [e.astype(zero.dtype) for e in entries], zero)
+
+
+def _entries(leaf, by_xla: Callable) -> list:
+    """Its entries, if it is short, or what XLA makes of them."""
+    flat = jnp.ravel(leaf)
+    return (
+        [flat[i] for i in range(flat.size)] if flat.size <= _SHORT else [by_xla(flat)]
+    )
 
 
 def least(x: Float[Array, " n"]) -> Float[Array, ""]:

@@ -275,8 +275,9 @@ class LandingLoop(AbstractLoop):
         approach, dt, g, rate = s.approach, a.dt, a.g, a.rate
         target = jnp.arange(g.shape[0]) == approach.guard
         correction = jnp.where(g == 0, 0, -g / jnp.where(rate == 0, 1, rate))
+        enough = _LANDING * jnp.sqrt(self.eps) * dt
         ahead = jnp.where(rate < 0, correction, jnp.inf)[approach.guard]
-        ahead = jnp.where(ahead <= _LANDING * jnp.sqrt(self.eps) * dt, ahead, 0)
+        ahead = jnp.where(ahead <= enough, ahead, 0)
         candidate = (target | (g <= 0) | (correction < ahead)) & (rate < 0)
         correction = jnp.where(candidate, correction, jnp.inf)
         guard = first_least(correction)
@@ -288,8 +289,7 @@ class LandingLoop(AbstractLoop):
         # It jumped, and no time nearer to that can be told.
         touched = touched | ((dt <= self.short) & (delta <= -dt))
         touched = touched | (~aimed & (dt <= 2 * self.least_dt(a.t1)))
-        close = jnp.abs(delta) <= _LANDING * jnp.sqrt(self.eps) * dt
-        close = close | (jnp.abs(delta) <= self.same_time)
+        close = (jnp.abs(delta) <= enough) | (jnp.abs(delta) <= self.same_time)
         last = approach.attempts >= _MAX_LANDINGS
         touches = a.keep & ((aimed & (close | last)) | touched | approach.turn)
         delta = jnp.where(aimed & ~approach.turn, delta, 0)

@@ -47,12 +47,14 @@ class AbstractLoop(abc.ABC):
         self.settings = settings
         # Tolerances in time: those of all pieces are the same.
         self.eps = jnp.finfo(t0.dtype).eps
-        first, last = settings.interval
-        self.scale = jnp.maximum(jnp.abs(first), jnp.abs(last))
+        begin, end = settings.interval
+        self.scale = jnp.maximum(jnp.abs(begin), jnp.abs(end))
         self.same_time = SAME_TIME * self.eps * self.scale
         corner_tol = corner_tolerance(settings.event_method.corner_tol, t0.dtype)
-        self.corner_tol = jnp.maximum(corner_tol * (last - first), self.same_time)
+        self.corner_tol = jnp.maximum(corner_tol * (end - begin), self.same_time)
         self.short = _SHORT * self.same_time
+        # Others want their steps to end at given times.
+        self.may_delay = isinstance(settings.controller, dfx.PIDController)
         self.looks_later = not self.projects and can_look(settings.solver, system)
 
     @abc.abstractmethod
@@ -314,10 +316,7 @@ class AbstractLoop(abc.ABC):
         # Steps without an error control lie on a grid, which goes on.
         if dt0 is None or not self.settings.adaptive:
             return t_next
-        if isinstance(self.settings.controller, dfx.PIDController):
-            return t + dt0
-        # Others want their steps to end at given times.
-        return jnp.minimum(t_next, t + dt0)
+        return t + dt0 if self.may_delay else jnp.minimum(t_next, t + dt0)
 
     def judge(self, s: State, event, guard, t):
         """May this event happen? Too many events, or an accumulation, end the lane."""

@@ -13,7 +13,6 @@ Anderson and Revzen, Section 3. A guard is `g = -h`: their event functions incre
 
 import dataclasses
 
-import diffrax as dfx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -46,8 +45,6 @@ class ProjectionLoop(AbstractLoop):
         super().__init__(system, t0, t1, settings)
         method, n_guards = settings.event_method, system.n_guards
         self.near = method.thresholds(n_guards, t0.dtype)
-        # Others want their steps to end at given times.
-        self.may_delay = isinstance(settings.controller, dfx.PIDController)
 
     def first_approach(self) -> Bool[Array, " n_guards"]:
         """The guards that are met in this very instant, after that which fired last."""

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .._jax.branch import cond_any, where
+from .._jax.branch import add_where, cond_any, where
 from .._jax.directional import directional
 from .._jax.reduce import greatest, largest
 from .._systems.flat import FlatSystem
@@ -41,17 +41,17 @@ _NOTHING = 1e-8
 _FLOOR = 1e-3
 
 
-def scale_of(tangents: PyTree, at: PyTree = None) -> Float[Array, ""]:
-    """How large tangents or cotangents are; those of parameters relative to these."""
-    moves = jtu.tree_leaves(tangents)
-    if at is not None:
-        flat, treedef = jtu.tree_flatten(at)
-        moves = [
-            v / (1 + jnp.abs(a)).astype(v.dtype)
-            for v, a in zip(treedef.flatten_up_to(tangents), flat, strict=True)
-            if v is not None
-        ]
-    return lax.stop_gradient(largest(moves))
+def scale_of(
+    tangents: PyTree, t_system: PyTree = None, system: PyTree = None
+) -> Float[Array, ""]:
+    """How large tangents or cotangents are; those of a system relative to it."""
+    flat, treedef = jtu.tree_flatten(system)
+    relative = [
+        v / (1 + jnp.abs(a)).astype(v.dtype)
+        for v, a in zip(treedef.flatten_up_to(t_system), flat, strict=True)
+        if v is not None
+    ]
+    return lax.stop_gradient(largest((tangents, relative)))
 
 
 class _Verdict(NamedTuple):
@@ -139,16 +139,12 @@ def pull_flow(
     tableau: Any = explicit_tableau(solver)
     moves = dt > 0
 
-    def add(take, total, more):
-        keep = lambda a, b: a + jnp.where(take, b, jnp.zeros_like(b))
-        return jtu.tree_map(keep, total, more)
-
     if tol is None:
         fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
 
         def back():
             d_moving, d_x = jax.vjp(fn, moving, x)[1](ct)
-            return add(moves, ct_moving, d_moving), jnp.where(moves, d_x, ct)
+            return add_where(moves, ct_moving, d_moving), jnp.where(moves, d_x, ct)
 
         return cond_any(moves, back, lambda: (ct_moving, ct))
 
@@ -181,7 +177,7 @@ def pull_flow(
             at,
             here,
             jnp.where(take, d_x, ct),
-            add(take, ct_moving, d_moving),
+            add_where(take, ct_moving, d_moving),
             jnp.where(known, v.open_, open_),
         )
 

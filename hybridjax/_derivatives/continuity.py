@@ -4,12 +4,13 @@ import equinox.internal as eqxi
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, PyTree
 
 from .._jax.branch import cond_any, where
 from .._loop.tape import Tape
 from .._systems.flat import FlatSystem
 from .passage import pass_in_order, same_outcome
+from .ties import ties
 
 
 # So many orders of a corner are compared, at most: few, so that the work is that of the
@@ -17,8 +18,10 @@ from .passage import pass_in_order, same_outcome
 _MAX_ORDERS = 8
 
 
-def is_discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
-    """Does the outcome of some instant with several events depend on their order?
+def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Array, ""]:
+    """Does the outcome of some instant with several events depend on their order, as
+    far as that is one of states and of those leaves of the system that are not `None`
+    in `moves`?
 
     Tried are the reverse order, and each guard first (or some of them, of many). A
     tangent that takes yet another order is checked when it does.
@@ -38,6 +41,8 @@ def is_discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
             jtu.tree_map(at, tape.mode),
         )
         members = tape.cluster(system, at(tape.t), at(tape.dt), at(tape.x), mode)
+        begins = ascending == at(tape.event)
+        tied = ties(system, t, x, mode, moves, begins)
 
         def outcome(priority):
             passage = pass_in_order(
@@ -50,7 +55,7 @@ def is_discontinuous(system: FlatSystem, tape: Tape) -> Bool[Array, ""]:
             reference, differs = carry
             rotated = jnp.mod(ascending - (k * n_guards) // tries, n_guards)
             priority = jnp.where(k < tries, rotated, n_guards - ascending)
-            other = outcome(priority.astype(jnp.int32))
+            other = outcome(tied.keep(priority.astype(jnp.int32)))
             # The first one, which is in ascending order, is what the others must be.
             reference = where(k == 0, other, reference)
             (x_0, mode_0, allowed_0), (x_k, mode_k, allowed_k) = reference, other

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.firing import (
     candidates,
+    comes_first,
     fires_at_once,
     is_inside,
     lateness,
@@ -20,7 +21,7 @@ from .._events.firing import (
 )
 from .._jax.branch import where
 from .._jax.directional import directional
-from .._jax.reduce import any_of
+from .._jax.reduce import any_of, least
 from .._systems.flat import FlatSystem
 from .passage import max_corner_events, Reach
 
@@ -73,6 +74,7 @@ def resolve_corner(
     wanted: Bool[Array, ""],
     earliest: Float[Array, ""],
     members: Bool[Array, " n_guards"],
+    begins: Bool[Array, " n_guards"],
     before: Int[Array, ""],
 ) -> Corner:
     """Passes a tangent at fixed time through all events at `(t, x)`.
@@ -85,8 +87,9 @@ def resolve_corner(
     tangent of the time at which the simulation starts, or minus infinity: a guard that
     is watched only from then on, and was passed before, fires then.
 
-    Only the `members` fire. Asked for is that firing of each guard that has so many
-    `before` it.
+    Where perturbed times are the same, the guard that `begins` is the first, and others
+    follow as in the loop. Only the `members` fire. Asked for is that firing of each
+    guard that has so many `before` it.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
 
@@ -110,10 +113,13 @@ def resolve_corner(
         )
         inside = is_inside(g, rate, tol)
         tau = -dg / jnp.where(firing & ~inside, rate, 1)
-        # Inside, a reset led there, and it fires now: the last first, as in the loop.
         rests = (c.guard_count > 0) & (rate == 0)
-        preference = jnp.where(inside, lateness(g, rate, rests), tau)
-        j = next_to_fire(candidates(g, rate, firing, rests, tol), preference)
+        among = candidates(g, rate, firing, rests, tol)
+        soonest = least(jnp.where(among & ~inside, tau, jnp.inf))
+        # Inside, a reset led there, and it fires now. That, and what no input can
+        # change, is in the order of the loop.
+        late = jnp.where(begins & (c.count == 0), -jnp.inf, lateness(g, rate, rests))
+        j = next_to_fire(among & (inside | comes_first(tau, soonest)), late)
         # Tangents of a batch have guards of their own: to index with those would be
         # scatters, with which XLA does not make one function of a loop on CPUs.
         this = jnp.arange(n_guards) == j

@@ -20,6 +20,7 @@ from .._systems.start import Start
 from .corner import Corner, resolve_corner
 from .passage import pass_in_order, Passage, same_outcome
 from .saltation import event_tangent
+from .ties import ties
 
 
 NO_CORNER = (
@@ -66,10 +67,11 @@ def examine(point: CornerPoint):
 
 def _pass(point: CornerPoint, priority) -> Passage:
     system, x, _ = point.flatten()
-    everything = jnp.asarray(True), jnp.ones((system.n_guards,), bool)
-    return pass_in_order(
-        system, point.t, x, point.mode, priority, point.tol, *everything
-    )
+    here = system, point.t, x, point.mode
+    every = jnp.ones((system.n_guards,), bool)
+    nothing = jtu.tree_map(lambda _: None, system)
+    priority = ties(*here, nothing, ~every).keep(priority)
+    return pass_in_order(*here, priority, point.tol, jnp.asarray(True), every)
 
 
 def _passages(point: CornerPoint, priorities) -> Passage:
@@ -112,6 +114,7 @@ def resolve(point: CornerPoint, dx) -> Corner:
         jnp.asarray(True),
         jnp.asarray(-jnp.inf, x.dtype),
         jnp.ones((system.n_guards,), bool),
+        jnp.zeros((system.n_guards,), bool),
         jnp.asarray(0, jnp.int32),
     )
 

@@ -31,6 +31,7 @@ class _Lead(eqx.Module):
     dx: Array
     earliest: Array  # tangent of the time before which nothing can happen
     members: Array
+    begins: Array  # the guard that was recorded first
 
 
 class _Instant(eqx.Module):
@@ -230,7 +231,7 @@ class Push:
         system, tape = self.system, self.tape
         t, x, mode = tape.t_end, tape.x_end, tape.mode_end
         none = jnp.zeros((system.n_guards,), jnp.int32)
-        lead = _Lead(t, x, mode, x, t, none == 0)
+        lead = _Lead(t, x, mode, x, t, none == 0, none == 0)
         return _Instant(lead, none, not_passed(system, t, x, mode, x))
 
     def lead(self, row: Row, place: _Place, dx, dt_last) -> _Lead:
@@ -241,6 +242,7 @@ class Push:
             dx=dx,
             earliest=jnp.where(place.at_start, dt_last, -jnp.inf),
             members=self.tape.cluster(self.system, row.t, row.dt, row.x, row.mode),
+            begins=jnp.arange(self.system.n_guards) == row.event,
         )
 
     def together(self, row: Row, place: _Place, successor, dx, dt_last, packed):
@@ -268,6 +270,7 @@ class Push:
                 new,
                 lead.earliest,
                 lead.members,
+                lead.begins,
                 before,
             )
             return self.instants.pack(where(new, _Instant(lead, seen, corner), old))

@@ -85,8 +85,8 @@ def traced_once(*inputs) -> Callable:
 @tape_of.def_jvp
 def _tape_jvp(primals, tangents, **kwargs):
     system, settings = primals[0], kwargs["settings"]
-    tape = tape_of(*primals, **kwargs)
-    continuous = ~is_discontinuous(system, tape)
+    tape, inputs = tape_of(*primals, **kwargs), Inputs(*tangents)
+    continuous = ~is_discontinuous(system, tape, inputs.system)
     tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & tape.transversal)
     recording = Recording(
         system=system,
@@ -94,7 +94,7 @@ def _tape_jvp(primals, tangents, **kwargs):
         solver=with_gradients(settings.solver),
         tangent_tol=settings.tangent_tol,
     )
-    out = push(Inputs(*tangents), recording)
+    out = push(inputs, recording)
     t_tape = jtu.tree_map(lambda _: None, tape)
     t_tape = eqx.tree_at(
         lambda t: (t.x, t.x_pre, t.x_end, t.t_event, t.t_end),

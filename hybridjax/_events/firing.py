@@ -75,6 +75,12 @@ def next_to_fire(among: Bool[Array, " n_guards"], preference: Array) -> Int[Arra
     return first_least(jnp.where(among, preference, never))
 
 
+def comes_first(tau: Float[Array, "..."], soonest) -> Bool[Array, "..."]:
+    """Are these perturbed times those of the first event, up to rounding? Of several, a
+    perturbation makes no choice."""
+    return tau <= soonest + 4 * jnp.finfo(tau.dtype).eps * jnp.abs(soonest)
+
+
 def max_firings(n_guards: int) -> int:
     """How often one guard may fire in one instant. A shock that travels to and fro
     among bodies in contact passes between two of them about as often as there are

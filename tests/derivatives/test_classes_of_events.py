@@ -202,3 +202,90 @@ def test_near_ties():
     x, tangent, above, below = run(offsets, rates)
     np.testing.assert_allclose(above + below, 2 * x, atol=1e-7)  # no kink
     np.testing.assert_allclose(tangent, (above - below) / (2 * h), atol=1e-5)
+
+
+class _Clocks(hj.AbstractHybridSystem):
+    """x' = -x / 2, and two clocks: one doubles x, the other adds three. Their order
+    matters."""
+
+    def flow(self, t, x, mode, args):
+        return -x / 2
+
+    def guards(self, t, x, mode, periods):
+        # The third is never met, and moves with the state.
+        return jnp.stack([*((mode + 1) * periods - t), x[0] + 1e3])
+
+    def jump(self, t, x, mode, event, args):
+        return jnp.where(event == 0, 2 * x, x + 3), mode.at[event].add(1)
+
+
+def test_clocks_that_coincide():
+    # Up to rounding, which then decides. Their order is the one in which they were
+    # simulated; no state changes it, and so there is a derivative. A period does: there
+    # is none with respect to that.
+    t1, x0 = 0.95, jnp.array([0.7, -0.4])
+
+    def run(x0, periods):
+        mode0 = jnp.zeros(2, jnp.int32)
+        sol = hj.simulate(
+            _Clocks(), 0.0, t1, x0, mode0, periods, max_events=16, throw=False
+        )
+        return sol.x1, (sol.x1, sol.events)
+
+    @jax.jit
+    def jacobians(periods):
+        forward, reverse = jax.jacfwd(run, 0, True), jax.jacrev(run, 0, True)
+        by_period = jax.jacfwd(run, 1, True)(x0, periods)[0]
+        return forward(x0, periods), reverse(x0, periods)[0], by_period
+
+    for periods in [(0.5, 0.5), (0.3, 0.1), (0.1, 0.2)]:
+        (forward, (x1, events)), reverse, by_period = jacobians(jnp.array(periods))
+        count = int(jnp.sum(events.event >= 0))
+        slope, value, last = 1.0, np.asarray(x0), 0.0
+        for t, event in zip(events.t[:count], events.event[:count], strict=True):
+            decay = np.exp(-(t - last) / 2)
+            slope, value, last = slope * decay, value * decay, t
+            slope, value = (2 * slope, 2 * value) if event == 0 else (slope, value + 3)
+        decay = np.exp(-(t1 - last) / 2)
+        assert count == sum(int(t1 / period + 1e-9) for period in periods)
+        np.testing.assert_allclose(x1, value * decay, rtol=1e-6)
+        np.testing.assert_allclose(forward, slope * decay * np.eye(2), atol=1e-6)
+        np.testing.assert_allclose(reverse, slope * decay * np.eye(2), atol=1e-6)
+        assert np.isnan(by_period).all()
+    clocks = jnp.array([0.5, 0.5])
+    corner = hj.b_derivative(_Clocks(), 0.5, x0, jnp.zeros(2, jnp.int32), clocks)
+    np.testing.assert_allclose(corner(x0), 2 * x0)
+    np.testing.assert_allclose(corner.x_after, 2 * x0 + 3)
+    assert corner.is_linear() and corner.order(x0).tolist() == [0, 1]
+
+
+class _Urgent(hj.AbstractHybridSystem):
+    """x' = 1 up to one; then at once from mode 1 to mode 2, x tripled on the way."""
+
+    def flow(self, t, x, mode, args):
+        return jnp.where(mode == 2, -args * x, jnp.ones_like(x))
+
+    def guards(self, t, x, mode, args):
+        watched = jnp.stack([1 - x[0], -jnp.ones_like(x[0])])
+        return jnp.where(jnp.arange(2) == mode, watched, hj.UNWATCHED)
+
+    def jump(self, t, x, mode, event, args):
+        return jnp.where(event == 1, 3 * x, x / 2), mode + 1
+
+
+def test_urgent_transitions():
+    # A guard that is constant and negative fires at the very instant in which its mode
+    # is entered.
+    def run(x0, rate):
+        sol = hj.simulate(_Urgent(), 0.0, 2.0, x0[None], 0, rate, max_events=4)
+        return sol.x1[0], sol.events.t[:2]
+
+    exact = lambda x0, rate: (1.5 * jnp.exp(-rate * (1 + x0)), jnp.stack([1 - x0] * 2))
+    jacobians = [jax.jit(d(run, (0, 1))) for d in (jax.jacfwd, jax.jacrev)]
+    for x0 in (0.1, 0.35, 0.8):
+        at = jnp.asarray(x0), jnp.asarray(0.7)
+        right = jax.jacfwd(exact, (0, 1))(*at)
+        for jacobian in jacobians:
+            got = jacobian(*at)
+            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(right), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-6)

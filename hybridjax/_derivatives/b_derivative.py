@@ -161,7 +161,8 @@ class BDerivative(eqx.Module):
         """The order in which a tangent meets the guards. Not inside `jax.jit`: its
         length depends on values.
 
-        Guards that are met at once come in the order of their numbers.
+        Guards that are met at once come in the order in which [`hybridjax.simulate`][]
+        takes them: that which is further past its surface first, then by number.
 
         **Arguments:**
 

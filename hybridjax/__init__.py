@@ -10,6 +10,7 @@ from ._derivatives.b_derivative import (
 from ._derivatives.saltation import saltation_matrix as saltation_matrix
 from ._events.locate import Locate as Locate
 from ._events.project import Project as Project
+from ._events.terminal_event import TerminalEvent as TerminalEvent
 from ._jax.compiler_options import compiler_options as compiler_options
 from ._jax.errors import SimulationError as SimulationError
 from ._loop.results import RESULTS as RESULTS

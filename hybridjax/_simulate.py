@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,6 +13,7 @@ from ._derivatives.shift_time import shift_time
 from ._derivatives.simulation import tape_of, traced_once
 from ._events.locate import Locate
 from ._events.project import Project
+from ._events.terminal_event import TerminalEvent
 from ._jax.compiler_options import compiler_options, is_outermost
 from ._jax.errors import certify, Verdict
 from ._jax.tracing import is_traced, nans_allowed, stop_gradient
@@ -53,6 +55,7 @@ def simulate(
     saveat: dfx.SaveAt = dfx.SaveAt(t1=True),
     max_steps: int = 4096,
     max_events: int = 64,
+    terminal_event: TerminalEvent | None = None,
     checkpoints: int | None = None,
     tangent_rtol: Any = None,
     progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
@@ -91,6 +94,10 @@ def simulate(
         also the length of the record that derivatives and `saveat` use: in large
         batches, a bound that is not much larger than needed saves time and memory.
     - `max_events`: bound on the number of events, the length of `events`.
+    - `terminal_event`: a [`hybridjax.TerminalEvent`][] at which the simulation ends, if
+        that is before `t1`: with `RESULTS.event_occurred`, right after the event and
+        others of the same instant. `t1` and `x1` of the solution are then the time of
+        the event and the state after it, as differentiable functions.
     - `checkpoints`: for gradients of long simulations: the number of equally spaced
         times whose states are kept, from which reverse mode simulates again. The record
         is then that of one piece, from one of these times to the next, and so is
@@ -133,10 +140,11 @@ def simulate(
     check_saveat(saveat)
     check_method(solver, stepsize_controller)
     _check_event_method(event_method, begin.system)
+    _check_terminal_event(terminal_event)
     bounds = {"max_steps": max_steps, "max_events": max_events}
     if checkpoints is not None:
         bounds["checkpoints"] = checkpoints
-        check_only_end(saveat, progress_meter)
+        check_only_end(saveat, progress_meter, terminal_event)
     for name, value in bounds.items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise ValueError(
@@ -176,6 +184,7 @@ def simulate(
         resolved=jnp.asarray(_resolved(t0, t1, dtype)),
         max_steps=int(max_steps),
         max_events=int(max_events),
+        terminal=terminal_event,
         unknown_times=unknown_times,
     )
     problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
@@ -215,6 +224,11 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     settings = stop_gradient(settings)
     start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
     flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args, solver)
+    if settings.terminal is not None:
+        terminal = settings.terminal.guards(system, flat.n_guards)
+        settings = dataclasses.replace(
+            settings, terminal=(jnp.asarray(terminal), settings.terminal.count)
+        )
     if t0_moves:
         # To start a little later with the same state is to start in time with the state
         # that flows there.
@@ -232,7 +246,13 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     )
     verdict = Verdict(
         failed=~tape.successful,
-        values=(tape.result._value, tape.t_end, tape.mode_end, tape.guard_end),
+        values=(
+            tape.result._value,
+            tape.t_end,
+            tape.mode_end,
+            tape.guard_end,
+            settings.interval,
+        ),
         smooth=tape.smooth,
         twice=tape.smooth_twice,
     )
@@ -241,6 +261,12 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         * jnp.finfo(start_time.dtype).eps
         * jnp.maximum(jnp.abs(start_time), jnp.abs(end_time))
     )
+    x1 = tape.x_end
+    if settings.terminal is not None:
+        guards, count = settings.terminal
+        moved = jnp.where(tape.stopped, _time_of(guards, count, tape), 0)
+        t1 = jnp.where(tape.stopped, tape.t_end, t1) + moved
+        x1 = shift_time(flat, tape.t_end, x1, tape.mode_end, moved)
     # What comes back to the user holds the rows once.
     tape = eqx.tree_at(lambda t: t.table, tape, ())
     path = Path(tape, flat, solver, settings.tangent_tol, same_time, unravel)
@@ -251,7 +277,7 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         ts=ts,
         xs=xs,
         modes=modes,
-        x1=unravel(tape.x_end),
+        x1=unravel(x1),
         mode1=tape.mode_end,
         events=event_log(path, settings.max_events),
         stats=dict(
@@ -264,6 +290,13 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         _path=path.store(),
     )
     return sol, verdict
+
+
+def _time_of(guards, count, tape):
+    """Zero, with the derivative of the time of that firing of these guards."""
+    fired = jnp.cumsum(tape.fired & guards[tape.event])
+    t = tape.t_event[jnp.argmax(fired >= count)]
+    return t - lax.stop_gradient(t)
 
 
 def _resolved(t0, t1, dtype):
@@ -289,6 +322,22 @@ def _backward(t0, t1) -> str:
         "have a direction in time; to simulate backward, reverse the sign of time in "
         "the system."
     )
+
+
+def _check_terminal_event(terminal_event):
+    if terminal_event is None:
+        return
+    if not isinstance(terminal_event, TerminalEvent):
+        raise ValueError(
+            "Argument `terminal_event` must be a `hj.TerminalEvent`, such as "
+            f"`hj.TerminalEvent(0)`, but it is {terminal_event!r}."
+        )
+    if jnp.shape(terminal_event.count) != ():
+        raise ValueError(
+            "Argument `terminal_event` must have one `count`, but its shape is "
+            f"{jnp.shape(terminal_event.count)}. For one in each lane of a batch, "
+            "use `jax.vmap`."
+        )
 
 
 def _check_event_method(event_method, system):

@@ -85,7 +85,7 @@ class Pull:
             system=ct_system,
             x0=None if wanted.x0 is None else ct_x0,
             t0=None if wanted.t0 is None else ct_t0,
-            t1=None if wanted.t1 is None else ct_t1,
+            t1=None if wanted.t1 is None else jnp.where(tape.stopped, 0, ct_t1),
         )
         return poison(out, nonzero(cts), self.recording.differentiable)
 

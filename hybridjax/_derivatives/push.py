@@ -84,6 +84,7 @@ class Push:
         dt0 = jnp.zeros_like(tape.t_end) if inputs.t0 is None else inputs.t0
         dx, rows = self.through(dx0, dt0)
         dt1 = jnp.zeros_like(tape.t_end) if inputs.t1 is None else inputs.t1
+        dt1 = jnp.where(tape.stopped, 0, dt1)
         if self.twice:
             _, d_flow = directional(
                 lambda system, x: system.flow(tape.t_end, x, tape.mode_end),

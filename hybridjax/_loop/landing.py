@@ -340,6 +340,7 @@ class LandingLoop(AbstractLoop):
             t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             firings=firings,
+            to_fire=self.to_fire(s, guard),
             num_events=s.num_events + 1,
             guard_end=guard.astype(jnp.int32),
             result=result,

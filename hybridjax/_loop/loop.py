@@ -102,6 +102,7 @@ class AbstractLoop(abc.ABC):
                 close=jnp.zeros((n_guards,), jnp.int32),
             ),
             blurred=zero,
+            to_fire=self.settings.terminal and self.settings.terminal[1],
             num_events=zero,
             num_steps=zero,
             num_accepted=zero,
@@ -140,7 +141,9 @@ class AbstractLoop(abc.ABC):
         finite = all_of(jnp.isfinite(jnp.concatenate([s.x, flow, g])))
         result = first(s.result, RESULTS.nonfinite_state, new & ~finite)
         failed = result != RESULTS.successful
-        done = s.done | (new & (failed | ((s.t >= self.t1) & ~self.due(s))))
+        stays = ~self.due(s)
+        result = first(result, RESULTS.event_occurred, new & stays & self.stops(s))
+        done = s.done | (new & (failed | ((s.t >= self.t1) | self.stops(s)) & stays))
         # The guard that led here is to blame only for what is wrong here.
         guard_end = jnp.where(new & ~failed, -1, s.guard_end)
         return dataclasses.replace(s, result=result, done=done, guard_end=guard_end)
@@ -274,6 +277,16 @@ class AbstractLoop(abc.ABC):
     #
     # Parts
     #
+
+    def stops(self, s: State) -> Bool[Array, ""]:
+        """Has a terminal event happened?"""
+        return jnp.asarray(False) if s.to_fire is None else s.to_fire <= 0
+
+    def to_fire(self, s: State, guard):
+        """After `guard` fired."""
+        if self.settings.terminal is None:
+            return None
+        return s.to_fire - self.settings.terminal[0][guard]
 
     def adapt(self, s: State, t1, step: StepResult, finite) -> dict[str, Any]:
         """Asks the step size controller."""

@@ -138,16 +138,20 @@ class ProjectionLoop(AbstractLoop):
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             approach=tied,
             firings=firings,
+            to_fire=self.to_fire(s, guard),
             num_events=s.num_events + 1,
             num_accepted=s.num_accepted + 1,
         )
         new = where(event, new, s)
+        # Others that are met in this instant still are.
+        stops = self.stops(new) & ~any_of(new.approach & (self.times(new) == 0))
+        result = first(result, RESULTS.event_occurred, stops)
         new = dataclasses.replace(
             new,
             num_steps=s.num_steps + 1,
             guard_end=jnp.where(failed, guard, s.guard_end),
             result=result,
-            done=failed | ((new.t >= self.t1) & ~self.due(new)),
+            done=failed | stops | ((new.t >= self.t1) & ~self.due(new)),
         )
         row = Row(
             t=s.t,

@@ -4,10 +4,10 @@ import diffrax as dfx
 
 
 class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
-    """How a simulation ended: `successful`, `max_steps_reached`,
-    `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state`,
-    `dt_min_reached`, `invalid_interval`, `unresolved_interval` or `invalid_times`.
-    Extends [`diffrax.RESULTS`][]."""
+    """How a simulation ended: `successful`; `event_occurred`, at a terminal event; or
+    in a failure: `max_steps_reached`, `max_events_reached`, `zeno`, `grazing`,
+    `not_live`, `nonfinite_state`, `dt_min_reached`, `invalid_interval`,
+    `unresolved_interval` or `invalid_times`. Extends [`diffrax.RESULTS`][]."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."

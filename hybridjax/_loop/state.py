@@ -28,6 +28,8 @@ class Settings(eqx.Module):
     resolved: Bool[Array, ""]
     max_steps: int = eqx.field(static=True)
     max_events: int = eqx.field(static=True)
+    # Which guards end the simulation, and after how many firings, if any do.
+    terminal: Any = None
     # Times at which a state is asked for, if they were traced: they may be anything.
     unknown_times: tuple[Float[Array, " times"], ...] = ()
 
@@ -64,6 +66,7 @@ class State(eqx.Module):
     firings: Firings
     blurred: Int[Array, ""]  # steps in a row that were too short to judge a guard
     # Outcome.
+    to_fire: Any  # how many firings of a terminal event are left, if there is one
     num_events: Int[Array, ""]
     num_steps: Int[Array, ""]
     num_accepted: Int[Array, ""]

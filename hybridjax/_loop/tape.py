@@ -115,4 +115,9 @@ class Tape(eqx.Module):
 
     @property
     def successful(self) -> Bool[Array, ""]:
-        return self.result == RESULTS.successful
+        return (self.result == RESULTS.successful) | self.stopped
+
+    @property
+    def stopped(self) -> Bool[Array, ""]:
+        """Did it end at a terminal event?"""
+        return self.result == RESULTS.event_occurred

@@ -112,7 +112,12 @@ def _merge(events: EventLog, logged, count, max_events) -> EventLog:
     return eqx.tree_at(lambda log: (log.t, log.count), log, (t, count))
 
 
-def check_only_end(saveat: dfx.SaveAt, progress_meter):
+def check_only_end(saveat: dfx.SaveAt, progress_meter, terminal_event):
+    if terminal_event is not None:
+        raise ValueError(
+            "Argument `terminal_event` must be left out with `checkpoints`: the pieces "
+            "end at times that are known."
+        )
     subs = saveat.subs
     only_end = isinstance(subs, dfx.SubSaveAt) and subs.t1
     if not only_end or subs.t0 or subs.ts is not None or subs.steps:

@@ -9,11 +9,13 @@ def messages(system, bounds: dict[str, int]) -> Messages:
     """`bounds` are those that were given, by the names of the arguments."""
 
     def failure(values):
-        result, t, mode, guard = values
+        result, t, mode, guard, (begin, end) = values
         text = RESULTS._index_to_message[int(result)]
         for name, bound in bounds.items():
             text = text.replace(f"`{name}`", f"`{name}`, which is {bound}")
-        where = f"At time {float(t):.12g}, in mode {mode_name(system, mode)}"
+        share = (float(t) - float(begin)) / max(float(end) - float(begin), 1e-300)
+        where = f"At time {float(t):.12g}, after {100 * share:.3g} % of the interval"
+        where += f", in mode {mode_name(system, mode)}"
         if int(guard) >= 0:
             where += f", at {guard_name(system, int(guard))}"
         return f"{text}\n{where}."

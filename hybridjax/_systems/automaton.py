@@ -125,6 +125,8 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         return np.int32(mode) if known else jnp.asarray(mode, jnp.int32)
 
     def flow(self, t, x, mode, args):
+        mode = self.index(mode)
+
         def branch(i):
             def run(t, x, args):
                 field, t_, x_, args_ = gate(
@@ -137,6 +139,7 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         return _switch(mode, [branch(i) for i in range(len(self.names))], t, x, args)
 
     def guards(self, t, x, mode, args):
+        mode = self.index(mode)
         out = []
         for i, transition in enumerate(self.transitions):
             watched = mode == self.names.index(transition.source)
@@ -154,6 +157,7 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         return jnp.stack(out) if out else jnp.zeros((0,), jnp.result_type(t))
 
     def jump(self, t, x, mode, event, args):
+        mode = self.index(mode)
         if not self.transitions:
             return x, mode
 

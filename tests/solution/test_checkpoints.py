@@ -82,7 +82,7 @@ def test_memory():
         return statistics.temp_size_in_bytes
 
     whole = temporary_bytes(None, 20_000)
-    row = 8 * (3 + 2 * 4) + 4 * 2  # t, dt, rate, x, x_pre; mode, event
+    row = 8 * (3 + 2 * 4) + 4 * 4  # t, dt, rate, x, x_pre; mode, event, its class
     assert whole < 1.5 * 20_000 * row
     assert temporary_bytes(100, 200) < whole / 20
 

@@ -239,7 +239,8 @@ def test_message_of_a_batch(lanes):
     with pytest.raises(Exception, match="Events accumulate.*\n.*At time 1.5,") as info:
         jax.block_until_ready(jax.jit(jax.vmap(solve))(lanes[0]))
     # JAX puts the traceback of its callback around it: the message comes last.
-    assert str(info.value).rstrip().endswith("\nAt time 1.5, in mode 0, at guard 0.")
+    end = "\nAt time 1.5, after 75 % of the interval, in mode 0, at guard 0."
+    assert str(info.value).rstrip().endswith(end)
 
 
 def test_message_of_a_clock():

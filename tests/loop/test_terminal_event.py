@@ -1,0 +1,190 @@
+"""Simulations that end at an event."""
+
+import diffrax as dfx
+import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hybridjax import models
+
+from ..helpers import error
+
+
+_T1 = 2.5
+
+
+def _bounce(z, count, dtype=jnp.float64, **options):
+    """Time and state at a bounce: `z` is height, speed, gravity and restitution."""
+    q, v, g, e = z.astype(dtype)
+    return hj.simulate(
+        models.BouncingBall(g, e),
+        0.0,
+        _T1,
+        jnp.stack([q, v]),
+        0,
+        terminal_event=hj.TerminalEvent(0, count),
+        max_events=16,
+        max_steps=512,
+        **options,
+    )
+
+
+def _exact(z, count):
+    q, v, g, e = z
+    impact = jnp.sqrt(v**2 + 2 * g * q)
+    flights = 2 * impact / g * (e - e**count) / (1 - e)
+    t = (v + impact) / g + flights
+    end = jnp.minimum(t, _T1)
+    # Where it does not get so far: the fourth flight.
+    begin = (v + impact) / g + 2 * impact / g * (e - e**4) / (1 - e)
+    s, up = end - begin, e**4 * impact
+    late = jnp.stack([end, up * s - g * s**2 / 2, up - g * s])
+    return jnp.where(t < _T1, jnp.stack([t, 0 * t, e**count * impact]), late)
+
+
+def test_bounces():
+    # Lane by lane: the first bounces, and one that does not happen before `t1`.
+    counts = jnp.array([1, 2, 3, 4, 5])
+    rng = np.random.default_rng(0)
+    z = jnp.asarray([1.0, 0.3, 9.81, 0.8] + rng.uniform(0, 0.05, (5, 4)))
+
+    def end(z, count, dtype):
+        sol = _bounce(z, count, dtype, throw=False)
+        return jnp.stack([sol.t1, *sol.x1]), (sol.result, sol.events.count)
+
+    jacobians = lambda z, count, dtype: (
+        jax.jacfwd(end, has_aux=True)(z, count, dtype),
+        jax.jacrev(end, has_aux=True)(z, count, dtype)[0],
+        end(z, count, dtype)[0],
+    )
+    exact, right = jax.vmap(lambda *a: (_exact(*a), jax.jacfwd(_exact)(*a)))(z, counts)
+    for dtype in (jnp.float64, jnp.float32):
+        tol = 1e-6 if dtype == jnp.float64 else 2e-3
+        run = jax.jit(jax.vmap(lambda z, n, dtype=dtype: jacobians(z, n, dtype)))
+        (forward, (result, happened)), reverse, value = run(z, counts)
+        assert list(happened) == [1, 2, 3, 4, 4]
+        assert list(result == hj.RESULTS.event_occurred) == [True] * 4 + [False]
+        assert list(result == hj.RESULTS.successful) == [False] * 4 + [True]
+        assert error(value, exact) < tol
+        assert error(forward, right) < tol and error(reverse, right) < tol
+
+
+def test_what_is_saved():
+    z = jnp.array([1.0, 0.3, 9.81, 0.8])
+    ts = jnp.array([0.1, 0.9, 2.0])
+    saveat = dfx.SaveAt(ts=ts, t1=True, steps=True)
+
+    @jax.jit
+    def run(z):
+        sol = _bounce(z, 2, saveat=dfx.SaveAt(subs=[saveat.subs]))
+        (ts,), (xs,) = sol.ts, sol.xs
+        final = jax.jacfwd(lambda t: sol.evaluate(t))(sol.t1)
+        return sol, ts, xs, sol.evaluate(jnp.stack([sol.t1, 1.1 * sol.t1])), final
+
+    sol, ts, xs, (at_end, beyond), slope = run(z)
+    t1, *x1 = _exact(z, 2)
+    assert error(sol.t1, t1) < 1e-8 and error(sol.stats["t_end"], t1) < 1e-8
+    assert error(at_end, jnp.stack(x1)) < 1e-7 and np.isnan(beyond).all()
+    assert error(slope, jnp.stack([x1[1], -z[2]])) < 1e-7
+    finite = np.isfinite(np.asarray(xs)).all(axis=1)
+    np.testing.assert_allclose(np.max(np.asarray(ts)[finite]), t1)
+    assert np.isnan(np.asarray(xs)[np.asarray(ts) == 2.0]).all()
+
+
+def test_of_several_that_land_together():
+    # The simulation ends when all that happens in the instant has happened; its time is
+    # that of the one that was asked for.
+    def end(x0):
+        terminal = hj.TerminalEvent(1)
+        sol = hj.simulate(models.Balls(), 0.0, 2.0, x0, 0, terminal_event=terminal)
+        return jnp.stack([sol.t1, *sol.x1]), sol.events.count
+
+    def exact(x0):
+        q, v = x0[:2], x0[2:]
+        impact = jnp.sqrt(v**2 + 2 * 9.81 * q)
+        t = (v + impact) / 9.81
+        s = t[1] - t
+        up = 0.8 * impact
+        return jnp.stack([t[1], *(up * s - 9.81 * s**2 / 2), *(up - 9.81 * s)])
+
+    x0 = jnp.array([1.0, 1.0, 0.4, 0.4])
+    forward, count = jax.jit(jax.jacfwd(end, has_aux=True))(x0)
+    reverse, _ = jax.jit(jax.jacrev(end, has_aux=True))(x0)
+    assert count == 2
+    assert error(forward, jax.jacfwd(exact)(x0)) < 1e-6
+    assert error(reverse, jax.jacfwd(exact)(x0)) < 1e-6
+
+
+@pytest.mark.parametrize("event_method", [hj.Locate(), hj.Project(1e-3)])
+def test_event_selected(event_method):
+    # The surfaces are crossed in the order 1, 2, 0: the second of any of the first two.
+    x0 = jnp.array([-0.4, -0.15, 0.3])
+    terminal = hj.TerminalEvent([1, 2], 2)
+
+    def end(x0):
+        sol = hj.simulate(
+            models.affine_octants(),
+            0.0,
+            0.5,
+            x0,
+            event_method=event_method,
+            terminal_event=terminal,
+            max_steps=256,
+            max_events=4,
+        )
+        return jnp.stack([sol.t1, *sol.x1])
+
+    def exact(x0):
+        t = models.affine_octants_flow(jnp.asarray(0.5), x0)[1][1]
+        return jnp.stack([t, *models.affine_octants_flow(t, x0)[0]])
+
+    tol = 1e-6 if isinstance(event_method, hj.Locate) else 1e-3
+    assert error(jax.jit(end)(x0), exact(x0)) < tol
+    assert error(jax.jit(jax.jacrev(end))(x0), jax.jacfwd(exact)(x0)) < 10 * tol
+
+
+def test_transition():
+    field = lambda rate: lambda t, x, args: rate * jnp.ones_like(x)
+    automaton = hj.HybridAutomaton(
+        {"up": field(1.0), "down": field(-2.0)},
+        [
+            hj.Transition("up", "down", lambda t, x, args: 1 - x[0]),
+            hj.Transition("down", "up", lambda t, x, args: x[0]),
+        ],
+    )
+    run = lambda terminal: hj.simulate(
+        automaton, 0.0, 9.0, jnp.array([0.25]), "up", terminal_event=terminal
+    )
+    sol = run(hj.TerminalEvent(("down", "up"), 2))
+    np.testing.assert_allclose(sol.t1, 0.75 + 0.5 + 1 + 0.5)
+    assert sol.mode1 == 0 and sol.events.count == 4
+    with pytest.raises(ValueError, match="`terminal_event`.*'left'"):
+        run(hj.TerminalEvent(("left", "up")))
+    with pytest.raises(ValueError, match="`terminal_event`.*guard 2.*are 2"):
+        run(hj.TerminalEvent(2))
+    with pytest.raises(ValueError, match="`terminal_event`.*must be a `hj.Term"):
+        run(0)
+    with pytest.raises(ValueError, match="`terminal_event`.*one `count`"):
+        run(hj.TerminalEvent(0, jnp.array([1, 2])))
+
+
+def test_errors():
+    for event in (-1, (), 0.5, "up", ("up", 1)):
+        with pytest.raises(ValueError, match="Argument `event` must be"):
+            hj.TerminalEvent(event)
+    for count in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="Argument `count` must be"):
+            hj.TerminalEvent(0, count)
+    z = jnp.array([1.0, 0.3, 9.81, 0.8])
+    with pytest.raises(ValueError, match="`terminal_event`.*`checkpoints`"):
+        _bounce(z, 1, checkpoints=2)
+    with pytest.raises(ValueError, match="`terminal_event`.*number of a guard"):
+        hj.simulate(
+            models.BouncingBall(),
+            0.0,
+            1.0,
+            jnp.array([1.0, 0.0]),
+            0,
+            terminal_event=hj.TerminalEvent(("up", "down")),
+        )

@@ -8,9 +8,9 @@ import os
 gc.set_threshold(100_000, 50, 100)
 # Figures are made without a display, also in the processes that tests start.
 os.environ["MPLBACKEND"] = "Agg"
-# Tests run side by side, and the threads of OpenBLAS, by which JAX factorises matrices on
-# CPUs, wait without sleep: with more of them than cores, what factorises small matrices
-# in a loop takes forty times as long.
+# Tests run side by side, and the threads of OpenBLAS, by which JAX factorises matrices
+# on CPUs, wait without sleep: with more of them than cores, what factorises small
+# matrices in a loop takes forty times as long.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, for
 # all programs. (XLA ends a process that has a flag which it does not know.)

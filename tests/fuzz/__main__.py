@@ -1,9 +1,14 @@
 """`python -m tests.fuzz --systems 100000 [--family NAME] [--seed N]`"""
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
+
+
+# See `tests/conftest.py`.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import numpy as np

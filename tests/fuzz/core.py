@@ -517,23 +517,27 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         more_j = 10 * hs[:, None] * (1 + condition[near] + second[near])
         pull_more = np.sum(np.abs(w[near]) * more_j, axis=1)[:, None]
 
-        def least(fn, options, more):
+        # Each order multiplies errors by factors of its own.
+        of_orders = [
+            more_value + tol_value[near] * np.nansum(np.abs(jac), axis=2) / size[near]
+            for jac in jacobians
+        ]
+
+        def least(fn, options, mores):
             full = lambda a: np.zeros((n, *a.shape[1:]))
             best = np.full(near.size, np.inf)
-            wide_more = full(more)
-            wide_more[near] = more
-            for option in options:
-                wide = full(option)
-                wide[near] = option
+            for option, more in zip(options, mores, strict=True):
+                wide, wide_more = full(option), full(more)
+                wide[near], wide_more[near] = option, more
                 got = fn(wide, wide_more)[near]
                 best = np.where(got < best, got, best)
             return best
 
-        ratios[0][near] = least(errors, values, more_value)
-        any_push = least(push_errors, jacobians, more_j)
-        only_push = least(push_errors, [one_sided], more_j)
+        ratios[0][near] = least(errors, values, of_orders)
+        any_push = least(push_errors, jacobians, [more_j] * len(jacobians))
+        only_push = least(push_errors, [one_sided], [more_j])
         ratios[1][near] = np.where(tied, only_push, any_push)
-        ratios[2][near] = least(pull_errors, jacobians, pull_more)
+        ratios[2][near] = least(pull_errors, jacobians, [pull_more] * len(jacobians))
         # Of the states: what is in the log may differ.
         states = slice(0, -family.n_times)
         apart = np.ptp(values, axis=0) - 2 * (tol_value[near] + more_value)

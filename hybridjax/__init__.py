@@ -23,10 +23,21 @@ from ._systems.automaton import (
     ModalState as ModalState,
     Transition as Transition,
 )
+from ._systems.clock import Clock as Clock, PresetTimes as PresetTimes
 from ._systems.event_selected import EventSelectedSystem as EventSelectedSystem
+from ._systems.sampled_data import (
+    SampledDataSystem as SampledDataSystem,
+    SampledMode as SampledMode,
+    SampledState as SampledState,
+)
 from ._systems.system import (
     AbstractHybridSystem as AbstractHybridSystem,
     UNWATCHED as UNWATCHED,
+)
+from ._systems.with_clocks import (
+    ClockedMode as ClockedMode,
+    ClockedSystem as ClockedSystem,
+    with_clocks as with_clocks,
 )
 from ._systems.with_cost import SystemWithCost as SystemWithCost, with_cost as with_cost
 

@@ -1,6 +1,6 @@
 """Choices that stay branches, and choices between pytrees."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -58,6 +58,13 @@ def later_zero(after: Array) -> Int[Array, ""]:
 def cond_any(pred, true_fn, false_fn, *operands):
     """`lax.cond` on whether any lane of a batch needs it: stays a branch under vmap."""
     return lax.cond(eqxi.unvmap_any(pred), true_fn, false_fn, *operands)
+
+
+def switch(index: Int[Array, ""], branches: Sequence[Callable], *operands):
+    """`lax.switch`, where there may be one branch only."""
+    if len(branches) == 1:
+        return branches[0](*operands)
+    return lax.switch(index, branches, *operands)
 
 
 def where(pred, a: PyTree, b: PyTree) -> PyTree:

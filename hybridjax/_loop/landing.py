@@ -8,7 +8,8 @@ An iteration has one of these outcomes, lane by lane:
 - *aim*: a guard is crossed; the next step is to end there, the lane is landing;
 - *correct*: the step did not end on the guard, which is aimed at once more;
 - *give up*: nothing is crossed there; a step of half the length follows;
-- *land*: the step ended on the guard, which fires;
+- *land*: the step ended on the guard, which fires (so may one that was not aimed at it,
+  but at a time that is known beforehand);
 - *fire*: a guard fires at the start of the step, which is thrown away.
 
 Of a lane that goes on, the next state has a later time, one more event, or another,
@@ -163,6 +164,8 @@ class LandingLoop(AbstractLoop):
         found = search(self.system, s, a, checked, self.grazing_tol, self.short)
         contact = self.contact(s, a)
         o = self.decide(s, a, fire, found, contact)
+        if self.system.is_timed:
+            o, contact = self.arrival(a, found, o, contact)
 
         # The event, if there is one.
         event, land = o.fire | o.land, o.land
@@ -302,6 +305,23 @@ class LandingLoop(AbstractLoop):
             guard=jnp.where(aimed & ~approach.turn, guard, approach.guard),
             turns=touched | approach.turn,
         )
+
+    def arrival(
+        self, a: Attempt, found: Found, o: Outcome, contact: _Contact
+    ) -> tuple[Outcome, _Contact]:
+        """A step that was to end at a time that is known may end on a guard: then it
+        need not be made again."""
+        firing = fires_at_once(a.g, a.rate, self.same_time) & (a.rate < 0)
+        late = lateness(a.g, a.rate, jnp.zeros_like(firing))
+        guard = next_to_fire(firing, late)
+        first = ~found.turn & (found.dt >= a.dt - self.same_time)
+        arrives = (o.accept | (o.aim & first)) & any_of(firing)
+        no = jnp.zeros_like(arrives)
+        here = _Contact(arrives, no, late[guard], guard, no)
+        o = o._replace(
+            accept=o.accept & ~arrives, aim=o.aim & ~arrives, land=o.land | arrives
+        )
+        return o, where(arrives, here, contact)
 
     #
     # Firing

@@ -169,8 +169,14 @@ class AbstractLoop(abc.ABC):
         return 2 * self.eps * (jnp.abs(t) + self.eps * self.scale)
 
     def aim(self, s: State) -> Float[Array, ""]:
-        """Where the step size controller and the guards let the next step end."""
-        return jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
+        """Where the step size controller and the guards let the next step end; and what
+        comes at a time that is known, unless that is here."""
+        end = jnp.minimum(jnp.minimum(s.t_next, s.t + s.guard_dt), self.t1)
+        if self.system.is_timed:
+            time = self.system.next_time(s.t, s.x, s.mode).astype(end.dtype)
+            ahead = time > s.t + self.least_dt(s.t)
+            end = jnp.where(ahead, jnp.minimum(end, time), end)
+        return end
 
     def attempt(self, s: State, dt, t1) -> tuple[State, Attempt]:
         """A step of length `dt` to `t1`, and the state, of which all is known then."""

@@ -16,9 +16,9 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Events accumulate: the same guard fires again and again in gaps that the time "
         "cannot resolve. If motion dies down (a ball coming to rest) or the flow leads "
         "to a surface from both sides, add a mode for the rest, or for sliding, and a "
-        "transition into it. If the guard is a clock, see that its reset sets it back "
-        "by a whole period, and that a period is far above the rounding errors of the "
-        "time: else simulate shorter intervals, that begin near zero, or in float64."
+        "transition into it. If the guard is a clock, make it one by `hj.with_clocks`, "
+        "and see that a period is far above the rounding errors of the time: else "
+        "simulate shorter intervals, that begin near zero, or in float64."
     )
     grazing = (
         "A guard is touched tangentially: its rate of change vanishes where it is "

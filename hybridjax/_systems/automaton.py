@@ -4,12 +4,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.core
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._jax.branch import switch
 from .._jax.gate import gate
 from .names import meant_as_vector
 from .system import AbstractSelfStartingSystem, UNWATCHED
@@ -136,7 +136,7 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
             return run
 
-        return _switch(mode, [branch(i) for i in range(len(self.names))], t, x, args)
+        return switch(mode, [branch(i) for i in range(len(self.names))], t, x, args)
 
     def guards(self, t, x, mode, args):
         mode = self.index(mode)
@@ -174,7 +174,7 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
             return run
 
-        return _switch(
+        return switch(
             event, [branch(i) for i in range(len(self.transitions))], t, x, args
         )
 
@@ -196,12 +196,6 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
     def guard_name(self, guard: int) -> str:
         return f"the guard of {transition_name(self, guard)}"
-
-
-def _switch(index, branches, *operands):
-    if len(branches) == 1:
-        return branches[0](*operands)
-    return lax.switch(index, branches, *operands)
 
 
 def _get(x, name):

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._jax.convert import convert
+from .inner import next_time
 from .names import meant_as_vector
 from .stabilization import stabilized_for
 from .system import AbstractHybridSystem
@@ -31,6 +32,8 @@ class FlatSystem(eqx.Module):
     _flow: Callable
     _guards: Callable
     _jump: Callable
+    # Of systems that know of times at which something happens.
+    _next_time: Callable | None
     parameters: PyTree[Array]
 
     def flow(self, t, x: Float[Array, " n"], mode) -> Float[Array, " n"]:
@@ -49,6 +52,15 @@ class FlatSystem(eqx.Module):
 
     def jump(self, t, x: Float[Array, " n"], mode, event):
         return self._jump(self.parameters, t, x, mode, event)
+
+    @property
+    def is_timed(self) -> bool:
+        return self._next_time is not None
+
+    def next_time(self, t, x: Float[Array, " n"], mode) -> Float[Array, ""]:
+        """When the next event comes of which that is known beforehand."""
+        assert self._next_time is not None
+        return self._next_time(self.parameters, t, x, mode)
 
     @property
     def is_large(self) -> bool:
@@ -128,12 +140,18 @@ def flatten_system(
         )
         return _ravel(x_plus, x_flat.dtype), mode_plus
 
+    def timed(parameters, t, x_flat, mode):
+        system, args = eqx.combine(parameters, static)
+        return next_time(system, t, unravel(x_flat), mode, args)
+
     event = jnp.asarray(0, jnp.int32)
+    is_timed = jax.eval_shape(timed, parameters, t, x_flat, mode) is not None
     return (
         FlatSystem(
             convert(flow, parameters, t, x_flat, mode),
             convert(guards, parameters, t, x_flat, mode),
             convert(jump, parameters, t, x_flat, mode, event),
+            convert(timed, parameters, t, x_flat, mode) if is_timed else None,
             parameters,
         ),
         x_flat,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .automaton import ModalState, state_range
+from .automaton import HybridAutomaton, ModalState, state_range
 from .system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
@@ -22,9 +22,11 @@ class Start(eqx.Module):
     def restrict(self, matrix, event):
         """Cuts the blocks of the target and source modes out of a matrix on modal
         states; other states have no blocks."""
-        if not isinstance(self.x, ModalState):
+        if not isinstance(self.x, ModalState) or not isinstance(
+            self.system, HybridAutomaton
+        ):
             return matrix
-        transition = self.system.transitions[int(event)]  # pyright: ignore
+        transition = self.system.transitions[int(event)]
         rows = state_range(self.x, transition.target)
         columns = state_range(self.x, transition.source)
         return matrix[rows, columns]

@@ -116,3 +116,15 @@ class AbstractSelfStartingSystem(AbstractHybridSystem):
     @abc.abstractmethod
     def guard_name(self, guard: int) -> str:
         """A guard, for messages."""
+
+
+class AbstractTimedSystem(AbstractSelfStartingSystem):
+    """A system that may know of times at which its guards fire."""
+
+    @abc.abstractmethod
+    def next_time(
+        self, t: Float[Array, ""], x: PyTree, mode: PyTree, args: PyTree
+    ) -> Float[Array, ""] | None:
+        """The next time, known beforehand, at which a guard fires if nothing else
+        happens before: where a step should end. Infinite if none comes, and `None` for
+        a system that never knows."""

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
+from .inner import next_time, start_of
 from .names import guard_name, mode_name
-from .system import AbstractHybridSystem, AbstractSelfStartingSystem
+from .system import AbstractHybridSystem, AbstractTimedSystem
 
 
 def with_cost(
@@ -72,7 +73,7 @@ def with_cost(
     return SystemWithCost(system, running, terminal)
 
 
-class SystemWithCost(AbstractSelfStartingSystem):
+class SystemWithCost(AbstractTimedSystem):
     """What [`hybridjax.with_cost`][] returns."""
 
     system: AbstractHybridSystem
@@ -88,6 +89,9 @@ class SystemWithCost(AbstractSelfStartingSystem):
         end = self.terminal(t, state, args)
         _check("terminal", end, z)
         return jtu.tree_map(jnp.add, z, end)
+
+    def next_time(self, t, x, mode, args):
+        return next_time(self.system, t, x[0], mode, args)
 
     def flow(self, t, x, mode, args):
         state, z = x
@@ -112,13 +116,7 @@ class SystemWithCost(AbstractSelfStartingSystem):
                 f"is {eqx.tree_pformat(x)}."
             )
         state, z = x
-        if isinstance(self.system, AbstractSelfStartingSystem):
-            state, mode = self.system.start(t, state, mode, args)
-        elif mode is None:
-            raise ValueError(
-                "Argument `mode0` must be given: this system cannot tell its mode from "
-                "its state."
-            )
+        state, mode = start_of(self.system, t, state, mode, args)
         return (state, z), mode
 
     def mode_name(self, mode) -> str:

@@ -51,6 +51,19 @@ _CASES = {
     ),
     # A guard that drops.
     "clocked": lambda: (_Clocked(), jnp.array([1.0]), 0, 4.5),
+    # Times that are known, of two clocks that coincide now and then.
+    "ticks": lambda: (
+        hj.with_clocks(
+            models.BouncingBall(restitution=1.0),
+            {
+                "slow": (hj.Clock(0.3), lambda t, x, mode, args: (x * 0.99, mode)),
+                "fast": (hj.Clock(0.1), lambda t, x, mode, args: (x + 0.01, mode)),
+            },
+        ),
+        jnp.array([1.0, 0.0]),
+        0,
+        3.0,
+    ),
     # Two guards, also in one instant.
     "corner": lambda: (
         models.piecewise_constant(models.linear_table(0.3, 2)),
@@ -99,7 +112,10 @@ def _outcomes(loop, s):
     fire = ~s.done & any_of(loop.fires_now(s))
     moving = ~s.done & ~fire & ~landing.active
     found = search(loop.system, s, a, moving & a.keep, loop.grazing_tol, loop.short)
-    decided = loop.decide(s, a, fire, found, loop.contact(s, a))
+    contact = loop.contact(s, a)
+    decided = loop.decide(s, a, fire, found, contact)
+    if loop.system.is_timed:
+        decided, _ = loop.arrival(a, found, decided, contact)
     return sum(o.astype(int) for o in decided), s.done
 
 
@@ -141,6 +157,8 @@ _ADAPTIVE = dfx.PIDController(rtol=1e-8, atol=1e-8)
         ("rest", hj.Locate(), _ADAPTIVE),
         ("rest", hj.Locate(), dfx.ConstantStepSize()),
         ("clocked", hj.Locate(), _ADAPTIVE),
+        ("ticks", hj.Locate(), _ADAPTIVE),
+        ("ticks", hj.Locate(), dfx.ConstantStepSize()),
         ("corner", hj.Locate(), _ADAPTIVE),
         ("corner", hj.Project(1e-3), _ADAPTIVE),
         ("hopper", hj.Locate(), _ADAPTIVE),

@@ -255,7 +255,7 @@ def test_message_of_a_clock():
         def jump(self, t, x, mode, event, args):
             return x + 1e-5, mode
 
-    with pytest.raises(hj.SimulationError, match="clock, see that.*\nAt time 1000"):
+    with pytest.raises(hj.SimulationError, match="clock, make it.*\nAt time 1000"):
         hj.simulate(Clock(), 1e9, 1e9 + 1, jnp.ones(1) / 2, 0, max_steps=64)
 
 

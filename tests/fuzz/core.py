@@ -462,6 +462,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
     ratios[0] = np.where(same_events, ratios[0], np.inf)
     fine = np.ones(n, bool)  # Is there a derivative?
     none = np.zeros(n, bool)  # Is there certainly none?
+    # Where another order has other events, a time in the log may have no derivative.
+    comes_and_goes = np.zeros(n, bool)
 
     # Where rounding, or the errors of the solver, may change the order of events, what
     # is right for one of the orders that are found nearby is right.
@@ -501,6 +503,7 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
                     axis=1,
                 )
                 unlike |= there.count != extra["count"][near]
+                comes_and_goes[near] |= unlike
                 if family.guards:
                     moved[unlike, -m:] = value[near][unlike, -m:]
                     jac[unlike, -m:] = np.nan
@@ -561,7 +564,9 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         # Between two limits that differ in several entries any mixture passes.
         ratios[0] = np.fmax(ratios[0], np.where(np.isnan(bad), np.inf, bad))
 
-    derivative = np.all(np.isfinite(pushed), axis=1)
+    finite = np.isfinite(pushed)
+    finite[comes_and_goes, -family.n_times :] = True
+    derivative = np.all(finite, axis=1)
     derivative &= np.all(np.isfinite(pulled), axis=1)
     ok = extra["ok"]
     wrong_value = ok & ~(ratios[0] <= 1)

@@ -30,6 +30,7 @@ from ._systems.sampled_data import (
     SampledMode as SampledMode,
     SampledState as SampledState,
 )
+from ._systems.sliding_surface import SlidingSurface as SlidingSurface
 from ._systems.system import (
     AbstractHybridSystem as AbstractHybridSystem,
     UNWATCHED as UNWATCHED,

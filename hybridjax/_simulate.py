@@ -354,3 +354,9 @@ def _check_event_method(event_method, system):
             f"`hj.EventSelectedSystem`, but the system is a {type(system).__name__}. "
             "Use `hj.Locate()`."
         )
+    if isinstance(event_method, Project) and system.sliding:
+        raise ValueError(
+            "Argument `event_method` cannot be a `hj.Project` for a system with "
+            "`sliding=True`: it passes surfaces, and does not stay on them. Use "
+            "`hj.Locate()`."
+        )

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from .._jax.tracing import is_traced
-from .._systems.automaton import HybridAutomaton
+from .._systems.automaton import HybridAutomaton, Transition
 from .._systems.system import AbstractHybridSystem
 
 
@@ -60,7 +60,10 @@ class TerminalEvent(eqx.Module):
                 f"system is a {type(system).__name__}: give the number of a guard."
             )
         else:
-            ends = [(t.source, t.target) for t in system.transitions]
+            ends = [
+                (t.source, t.target) if isinstance(t, Transition) else None
+                for t in system.transitions
+            ]
             chosen = [i for i, end in enumerate(ends) if end == self.event]
             if not chosen:
                 raise ValueError(

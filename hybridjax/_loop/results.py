@@ -14,11 +14,13 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     zeno = (
         "Events accumulate: the same guard fires again and again in gaps that the time "
-        "cannot resolve. If motion dies down (a ball coming to rest) or the flow leads "
-        "to a surface from both sides, add a mode for the rest, or for sliding, and a "
-        "transition into it. If the guard is a clock, make it one by `hj.with_clocks`, "
-        "and see that a period is far above the rounding errors of the time: else "
-        "simulate shorter intervals, that begin near zero, or in float64."
+        "cannot resolve. If motion dies down (a ball coming to rest), add a mode for "
+        "the rest and a transition into it. If the flow leads to a surface from both "
+        "sides, let it slide: `hj.EventSelectedSystem(..., sliding=True)`, or a "
+        "`hj.SlidingSurface` between two modes of an automaton. If the guard is a "
+        "clock, make it one by `hj.with_clocks`, and see that a period is far above "
+        "the rounding errors of the time: else simulate shorter intervals, that begin "
+        "near zero, or in float64."
     )
     grazing = (
         "A guard is touched tangentially: its rate of change vanishes where it is "
@@ -29,7 +31,7 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "An event function does not increase through zero (the system is not live "
         "there): the flow stops at its surface, touches it, or leads back to it from "
         "beyond, so that `hj.Project` cannot pass it. Use `hj.Locate()`; if the flow "
-        "on both sides leads to the surface, the system needs a mode for sliding on it."
+        "on both sides leads to the surface, with `EventSelectedSystem(sliding=True)`."
     )
     nonfinite_state = (
         "The vector field, a guard or a reset returned NaN or infinity. Check them at "

@@ -9,9 +9,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
-from .._jax.branch import switch
+from .._jax.branch import switch, where
 from .._jax.gate import gate
 from .names import meant_as_vector
+from .sliding import Side, Switch
+from .sliding_surface import modes_of, ModeTable, SlidingSurface, UNSEEN
 from .system import AbstractSelfStartingSystem, UNWATCHED
 
 
@@ -59,21 +61,25 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
     - `modes`: mapping from the name of a mode to its vector field, a callable
         `(t, x, args) -> dx/dt`.
-    - `transitions`: sequence of [`hybridjax.Transition`][]s.
+    - `transitions`: sequence of [`hybridjax.Transition`][]s and
+        [`hybridjax.SlidingSurface`][]s.
 
     Callables may be modules with parameters, and may depend on time. A vector field
     that is a system itself, such as [`hybridjax.mechanics.Multibody`][], also checks
-    the initial state, if it is that of the initial mode. The mode is a
-    scalar integer, the position of its name in `modes`; wherever a mode is asked for,
-    its name will do. The guard number of a transition is its position in `transitions`.
+    the initial state, if it is that of the initial mode. The mode is a scalar integer,
+    the position of its name in `names`, which are those of `modes`, and then those of
+    sliding surfaces; wherever a mode is asked for, its name will do. The guard number
+    of a transition is its position in `transitions`.
 
     Modes may have states of different structure. The state is then a
     [`hybridjax.ModalState`][], made by [`hybridjax.simulate`][] from the state of the
-    initial mode and the resets.
+    initial mode and the resets. That is not possible with sliding surfaces.
 
     **Raises:**
 
-    - `ValueError` if there are no modes, or if a transition names an unknown mode.
+    - `ValueError` if there are no modes, if a transition names an unknown mode or has a
+        sliding one as its target, if two sliding surfaces are between the same modes,
+        or if a name is used twice.
 
     ??? cite "Reference"
 
@@ -82,25 +88,32 @@ class HybridAutomaton(AbstractSelfStartingSystem):
     """
 
     vector_fields: tuple[Callable, ...]
-    transitions: tuple[Transition, ...]
+    transitions: tuple[Transition | SlidingSurface, ...]
     names: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
-        self, modes: Mapping[str, Callable], transitions: Sequence[Transition]
+        self,
+        modes: Mapping[str, Callable],
+        transitions: Sequence[Transition | SlidingSurface],
     ):
         if len(modes) == 0:
             raise ValueError("Argument `modes` must have at least one mode.")
-        self.names = tuple(modes)
         self.vector_fields = tuple(modes.values())
         self.transitions = tuple(transitions)
+        table = ModeTable(modes, self._surfaces())
+        self.names = table.names
         for i, transition in enumerate(self.transitions):
-            for end in (transition.source, transition.target):
-                if end not in modes:
+            if isinstance(transition, SlidingSurface):
+                ends = [(transition.below, modes), (transition.above, modes)]
+            else:
+                ends = [(transition.source, table.given), (transition.target, modes)]
+            for end, known in ends:
+                if end not in known:
                     raise ValueError(
                         f"Argument `transitions` must name modes of `modes`, but "
-                        f"transition {i} names {end!r}. The modes are "
-                        f"{list(self.names)}."
+                        f"transition {i} names {end!r}. The modes are {list(modes)}."
                     )
+        table.check()
 
     def index(self, mode: Any) -> Any:
         """The integer of a mode given by name or by integer.
@@ -112,12 +125,12 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         if isinstance(mode, str):
             if mode not in self.names:
                 raise ValueError(
-                    f"The mode must be one of {list(self.names)}, but it is {mode!r}."
+                    f"The mode must be one of {self._table.given}, but it is {mode!r}."
                 )
             mode = self.names.index(mode)
         elif isinstance(mode, (int, np.integer)) and not 0 <= mode < len(self.names):
             raise ValueError(
-                f"The mode must be one of {list(self.names)} or an integer from 0 to "
+                f"The mode must be one of {self._table.given} or an integer from 0 to "
                 f"{len(self.names) - 1}, but it is {mode}."
             )
         # An integer that is known stays known, under `jax.jit` too.
@@ -130,29 +143,42 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         def branch(i):
             def run(t, x, args):
                 field, t_, x_, args_ = gate(
-                    (self.vector_fields[i], t, _get(x, self.names[i]), args), mode == i
+                    (self.vector_fields[i], t, _get(x, self.names[i]), args), index == i
                 )
                 return _put(x, self.names[i], field(t_, x_, args_))
 
             return run
 
-        return switch(mode, [branch(i) for i in range(len(self.names))], t, x, args)
+        def slide(surface):
+            def run(t, x, args):
+                side = self._table.side(surface, mode)
+                return self._switch(surface, side, args).flow(t, x, side[None])
+
+            return run
+
+        index, surfaces = mode, self._surfaces()
+        branches = [branch(i) for i in range(len(self.vector_fields))]
+        if surfaces:
+            index = jnp.asarray(self._table.branches(), jnp.int32)[mode]
+            branches += [slide(surface) for surface in surfaces]
+        return switch(index, branches, t, x, args)
 
     def guards(self, t, x, mode, args):
         mode = self.index(mode)
         out = []
         for i, transition in enumerate(self.transitions):
-            watched = mode == self.names.index(transition.source)
-            guard, t_, x_, args_ = gate(
-                (transition.guard, t, _get(x, transition.source), args), watched
-            )
-            value = jnp.asarray(guard(t_, x_, args_))
-            if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
-                raise ValueError(
-                    "A guard must return a floating-point scalar, but the guard of "
-                    f"{transition_name(self, i)} returned {value.dtype} of shape "
-                    f"{value.shape}."
+            if isinstance(transition, SlidingSurface):
+                side = self._table.side(transition, mode)
+                watched = side != UNSEEN
+                filippov = self._switch(transition, side, args)
+                (value,) = filippov.guards(t, x, side[None])
+            else:
+                watched = self._table.watching(transition.source, mode)
+                guard, t_, x_, args_ = gate(
+                    (transition.guard, t, _get(x, transition.source), args), watched
                 )
+                name = transition_name(self, i)
+                value = _scalar(name, guard(t_, x_, args_))
             out.append(jnp.where(watched, value, jnp.asarray(UNWATCHED, value.dtype)))
         return jnp.stack(out) if out else jnp.zeros((0,), jnp.result_type(t))
 
@@ -163,6 +189,11 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
         def branch(i):
             transition = self.transitions[i]
+            if isinstance(transition, SlidingSurface):
+                happens = event == i
+                return lambda t, x, args: self._switched(
+                    transition, t, x, mode, happens, args
+                )
 
             def run(t, x, args):
                 reset, t_, x_, args_ = gate(
@@ -181,21 +212,76 @@ class HybridAutomaton(AbstractSelfStartingSystem):
     def start(self, t, x, mode, args):
         if mode is None:
             raise ValueError(
-                f"Argument `mode0` must be given: one of {list(self.names)}."
+                f"Argument `mode0` must be given: one of {self._table.given}."
             )
         index = self.index(mode)
         if not isinstance(x, ModalState) and not isinstance(index, jax.core.Tracer):
-            field = self.vector_fields[int(index)]
+            home = self.names.index(self._table.parts(self.names[int(index)])[0])
+            field = self.vector_fields[home]
             if isinstance(field, AbstractSelfStartingSystem):
                 x, _ = field.start(t, x, None, args)
-            x = _embed(self, t, x, int(index), args)
+            x = _embed(self, t, x, home, args)
+        for surface in self._surfaces():
+            x, index = self._started(surface, t, x, index, args)
         return x, index
 
     def mode_name(self, mode) -> str:
-        return repr(self.names[int(mode)])
+        name = self.names[int(mode)]
+        why = self._table.why_lost(name)
+        return repr(name) if why is None else f"{name!r} ({why})"
 
     def guard_name(self, guard: int) -> str:
         return f"the guard of {transition_name(self, guard)}"
+
+    #
+    # Sliding
+    #
+
+    def _surfaces(self) -> list[SlidingSurface]:
+        return [s for s in self.transitions if isinstance(s, SlidingSurface)]
+
+    @property
+    def _table(self) -> ModeTable:
+        return ModeTable(self.names[: len(self.vector_fields)], self._surfaces())
+
+    def _switch(self, surface: SlidingSurface, side, args) -> Switch:
+        """The vector fields of a surface. What is not needed is gated."""
+
+        def fields(t, x, sides):
+            (at,) = sides
+
+            def field(name, needed):
+                field = self.vector_fields[self.names.index(name)]
+                field, t_, x_, args_ = gate((field, t, x, args), needed)
+                return field(t_, x_, args_)
+
+            below = field(surface.below, at <= 0)
+            above = field(surface.above, (at >= 0) & (at != UNSEEN))
+            return where(at > 0, above, below), where(at < 0, below, above)
+
+        def surfaces(t, x):
+            h, t_, x_, args_ = gate((surface.surface, t, x, args), side != UNSEEN)
+            return _scalar(f"surface {surface.name!r}", h(t_, x_, args_))[None]
+
+        return Switch(fields, surfaces)
+
+    def _switched(self, surface: SlidingSurface, t, x, mode, happens, args):
+        """What happens at a surface."""
+        side = jnp.where(happens, self._table.side(surface, mode), UNSEEN)
+        switch = self._switch(surface, side, args)
+        x_plus, (side,) = switch.jump(t, x, side[None], 0)
+        return x_plus, self._table.after(surface, mode, side)
+
+    def _started(self, surface: SlidingSurface, t, x, index, args):
+        """The state put onto the surface, if it starts sliding there."""
+        slides, *_, lost = (self.names.index(name) for name in modes_of(surface))
+        if isinstance(index, np.integer) and index != slides:
+            return x, index
+        on = jnp.asarray(index == slides)
+        side = jnp.where(on, int(Side.ON), UNSEEN)
+        x_on, (after,) = self._switch(surface, side, args).start(t, x, side[None])
+        index = jnp.where(after == Side.LOST, lost, index).astype(jnp.int32)
+        return where(on, x_on, x), index
 
 
 def _get(x, name):
@@ -209,8 +295,20 @@ def _put(x, name, value):
     return ModalState({**zeros, name: value})
 
 
+def _scalar(name: str, value):
+    value = jnp.asarray(value)
+    if value.shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            "A guard must return a floating-point scalar, but the guard of "
+            f"{name} returned {value.dtype} of shape {value.shape}."
+        )
+    return value
+
+
 def transition_name(system: HybridAutomaton, i: int) -> str:
     transition = system.transitions[i]
+    if isinstance(transition, SlidingSurface):
+        return f"surface {i} ({transition.below!r} | {transition.above!r})"
     return f"transition {i} ({transition.source!r} -> {transition.target!r})"
 
 
@@ -233,29 +331,45 @@ def _embed(system, t, x, index, args):
     # can be reached.
     structs = {system.names[index]: jax.eval_shape(lambda: x)}
     todo = [system.names[index]]
+    edges = [edge for i in range(len(system.transitions)) for edge in _edges(system, i)]
     while todo:
         source = todo.pop()
-        for i, transition in enumerate(system.transitions):
-            if transition.source != source:
+        for i, begin, end, reset in edges:
+            if begin != source:
                 continue
-            struct = eqx.filter_eval_shape(transition.reset, t, structs[source], args)
-            known = structs.get(transition.target)
+            struct = eqx.filter_eval_shape(reset, t, structs[source], args)
+            known = structs.get(end)
             if known is None:
-                structs[transition.target] = struct
-                todo.append(transition.target)
+                structs[end] = struct
+                todo.append(end)
             elif not _same(known, struct):
                 raise ValueError(
                     f"All resets into a mode must return states of one structure, but "
                     f"{transition_name(system, i)} returns {struct}, and another "
-                    f"state of {transition.target!r} is {known}." + meant_as_vector(x)
+                    f"state of {end!r} is {known}." + meant_as_vector(x)
                 )
     if all(_same(struct, structs[system.names[index]]) for struct in structs.values()):
         return x
+    if system._surfaces():
+        raise ValueError(
+            "The modes of an automaton with a `hj.SlidingSurface` must have states of "
+            f"one structure, but they have {structs}."
+        )
     for name in system.names:
         # A mode that cannot be reached has no state.
         structs.setdefault(name, ())
     states = jtu.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), structs)
     return ModalState({**states, system.names[index]: x})
+
+
+def _edges(system, i: int):
+    """From where to where a transition leads, and by which reset."""
+    transition = system.transitions[i]
+    if isinstance(transition, SlidingSurface):
+        below, above = transition.below, transition.above
+        return [(i, below, above, identity), (i, above, below, identity)]
+    source = system._table.parts(transition.source)[0]
+    return [(i, source, transition.target, transition.reset)]
 
 
 def _same(a, b) -> bool:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .automaton import HybridAutomaton, ModalState, state_range
+from .automaton import HybridAutomaton, ModalState, state_range, Transition
 from .system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
@@ -27,6 +27,8 @@ class Start(eqx.Module):
         ):
             return matrix
         transition = self.system.transitions[int(event)]
+        if not isinstance(transition, Transition):
+            return matrix
         rows = state_range(self.x, transition.target)
         columns = state_range(self.x, transition.source)
         return matrix[rows, columns]

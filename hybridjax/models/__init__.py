@@ -22,10 +22,13 @@ from ._fields.affine_octants import (
     affine_octants as affine_octants,
     affine_octants_flow as affine_octants_flow,
 )
+from ._fields.block_on_belt import block_on_belt as block_on_belt
 from ._fields.piecewise_constant import (
     linear_table as linear_table,
     piecewise_constant as piecewise_constant,
 )
+from ._fields.relay import relay as relay
+from ._fields.sliding_mode_control import sliding_mode_control as sliding_mode_control
 from ._legged.compass_gait import CompassGait as CompassGait
 from ._legged.robots import (
     planar_biped as planar_biped,

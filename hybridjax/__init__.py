@@ -19,6 +19,7 @@ from ._loop.results import RESULTS as RESULTS
 from ._rollout import rollout as rollout
 from ._simulate import simulate as simulate
 from ._solution.event_log import EventLog as EventLog
+from ._solution.segment import Segment as Segment
 from ._solution.solution import Solution as Solution
 from ._systems.automaton import (
     HybridAutomaton as HybridAutomaton,
@@ -56,6 +57,7 @@ __all__ = [
     "RESULTS",
     "rollout",
     "saltation_matrix",
+    "Segment",
     "simulate",
     "SimulationError",
     "Solution",

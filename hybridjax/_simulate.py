@@ -23,6 +23,7 @@ from ._solution.messages import messages
 from ._solution.path import Path
 from ._solution.save import check_saveat, check_times, save
 from ._solution.solution import Solution
+from ._solution.stored_path import store
 from ._steps.method import (
     check_method,
     dynamic_tolerances,
@@ -33,7 +34,7 @@ from ._steps.method import (
 from ._systems.event_selected import EventSelectedSystem
 from ._systems.flat import flatten_system
 from ._systems.start import as_time, start
-from ._systems.system import AbstractHybridSystem
+from ._systems.system import AbstractHybridSystem, names_of
 
 
 def simulate(
@@ -245,15 +246,18 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     tape = eqx.tree_at(lambda t: t.table, tape, ())
     path = Path(tape, flat, solver, settings.tangent_tol, same_time, unravel)
     ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
+    names = names_of(system)
     sol = Solution(
         t0=t0,
         t1=t1,
+        x0=x0,
+        mode0=mode0,
         ts=ts,
         xs=xs,
         modes=modes,
         x1=unravel(tape.x_end),
         mode1=tape.mode_end,
-        events=event_log(path, settings.max_events),
+        events=event_log(path, settings.max_events, names),
         stats=dict(
             num_steps=tape.num_steps,
             num_accepted_steps=tape.num_accepted,
@@ -261,7 +265,8 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
             t_end=tape.t_end,
         ),
         result=tape.result,
-        _path=path.store(),
+        _path=store(path, system, start_time, x0, mode0, args, solver),
+        _names=names,
     )
     return sol, verdict
 

@@ -54,6 +54,16 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
 
 
+# In diffrax, this one is the empty string.
+RESULTS._index_to_message[RESULTS.successful._value] = "successful"  # pyright: ignore
+
+
+def result_name(index) -> str:
+    """The name of a result, of which the number is known."""
+    items = RESULTS._name_to_item.items()
+    return next(name for name, item in items if item._value == index)
+
+
 def choose(pred, a: Any, b: Any) -> Any:
     """`RESULTS.where`; type checkers take the items of an enumeration for strings."""
     return RESULTS.where(pred, a, b)

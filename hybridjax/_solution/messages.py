@@ -2,7 +2,7 @@
 
 from .._jax.errors import Messages
 from .._loop.results import RESULTS
-from .._systems.names import guard_name, mode_name
+from .._systems.system import names_of
 
 
 def messages(system, bounds: dict[str, int]) -> Messages:
@@ -10,12 +10,13 @@ def messages(system, bounds: dict[str, int]) -> Messages:
 
     def failure(values):
         result, t, mode, guard = values
+        names = names_of(system)
         text = RESULTS._index_to_message[int(result)]
         for name, bound in bounds.items():
             text = text.replace(f"`{name}`", f"`{name}`, which is {bound}")
-        where = f"At time {float(t):.12g}, in mode {mode_name(system, mode)}"
+        where = f"At time {float(t):.12g}, in mode {names.mode_in_message(mode)}"
         if int(guard) >= 0:
-            where += f", at {guard_name(system, int(guard))}"
+            where += f", at {names.guard_in_message(int(guard))}"
         return f"{text}\n{where}."
 
     return Messages(failure, _NO_DERIVATIVE, _NO_SECOND)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._jax.gate import gate
-from .names import meant_as_vector
+from .names import meant_as_vector, Names
 from .system import AbstractSelfStartingSystem, UNWATCHED
 
 
@@ -187,11 +187,10 @@ class HybridAutomaton(AbstractSelfStartingSystem):
             x = _embed(self, t, x, int(index), args)
         return x, index
 
-    def mode_name(self, mode) -> str:
-        return repr(self.names[int(mode)])
-
-    def guard_name(self, guard: int) -> str:
-        return f"the guard of {transition_name(self, guard)}"
+    @property
+    def naming(self) -> Names:
+        guards = [f"{each.source} -> {each.target}" for each in self.transitions]
+        return Names((tuple(enumerate(self.names)),), tuple(guards))
 
 
 def _switch(index, branches, *operands):

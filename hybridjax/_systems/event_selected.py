@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
+from .names import Names
 from .system import AbstractSelfStartingSystem, UNWATCHED
 
 
@@ -82,8 +83,6 @@ class EventSelectedSystem(AbstractSelfStartingSystem):
     def start(self, t, x, mode, args):
         return x, self.initial_mode(t, x, args) if mode is None else mode
 
-    def mode_name(self, mode) -> str:
-        return str(np.asarray(mode).tolist())
-
-    def guard_name(self, guard: int) -> str:
-        return f"guard {guard}"
+    @property
+    def naming(self) -> Names:
+        return Names()

@@ -3,6 +3,8 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PyTree
 
+from .names import Names
+
 
 # A guard that a mode does not watch has this value. It is finite because the guards
 # are interpolated and differentiated, and an infinity would turn both into NaN.
@@ -94,7 +96,7 @@ class AbstractHybridSystem(eqx.Module):
 
 class AbstractSelfStartingSystem(AbstractHybridSystem):
     """A system that knows its modes: finds or checks the one at the start, and can name
-    them and its guards in messages."""
+    them and its guards."""
 
     @abc.abstractmethod
     def start(
@@ -109,10 +111,12 @@ class AbstractSelfStartingSystem(AbstractHybridSystem):
         - `ValueError` if they cannot be used.
         """
 
+    @property
     @abc.abstractmethod
-    def mode_name(self, mode: PyTree) -> str:
-        """A mode, for messages. It is known, not traced."""
+    def naming(self) -> Names:
+        """What its modes and guards are called."""
 
-    @abc.abstractmethod
-    def guard_name(self, guard: int) -> str:
-        """A guard, for messages."""
+
+def names_of(system: AbstractHybridSystem) -> Names:
+    named = isinstance(system, AbstractSelfStartingSystem)
+    return system.naming if named else Names()

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .names import guard_name, mode_name
-from .system import AbstractHybridSystem, AbstractSelfStartingSystem
+from .names import Names
+from .system import AbstractHybridSystem, AbstractSelfStartingSystem, names_of
 
 
 def with_cost(
@@ -121,11 +121,9 @@ class SystemWithCost(AbstractSelfStartingSystem):
             )
         return (state, z), mode
 
-    def mode_name(self, mode) -> str:
-        return mode_name(self.system, mode)
-
-    def guard_name(self, guard: int) -> str:
-        return guard_name(self.system, guard)
+    @property
+    def naming(self) -> Names:
+        return names_of(self.system)
 
 
 def _check(name: str, got: Any, z: PyTree):

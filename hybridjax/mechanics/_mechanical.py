@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._jax.tracing import is_traced
+from .._systems.names import Names
 from .._systems.parameter import in_dtype, parameter
 from .._systems.system import AbstractSelfStartingSystem
 from ._contacts.complementarity import contact_forces
@@ -253,23 +254,21 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     # Names, and the start
     #
 
-    def mode_name(self, mode) -> str:
-        names = [ContactMode(int(m)).name for m in np.asarray(mode)]
-        text = f"[{', '.join(names)}]"
-        for j, name in enumerate(names):
-            if name in _EXPLANATIONS:
-                text += f" (contact {j}: {_EXPLANATIONS[name]})"
-        return text
-
-    def guard_name(self, guard: int) -> str:
+    @property
+    def naming(self) -> Names:
         kinds = (
             "touchdown, liftoff or apex",
             "slip backward or stop",
             "slip forward or stop",
             "loss of a unique contact force",
         )
-        kind, j = divmod(guard, self.n_contacts)
-        return f"guard {guard} (contact {j}: {kinds[kind]})"
+        contacts = range(self.n_contacts)
+        return Names(
+            modes=(tuple((mode.value, mode.name) for mode in ContactMode),),
+            guards=tuple(f"contact {j}: {kind}" for kind in kinds for j in contacts),
+            notes=tuple(_EXPLANATIONS.items()),
+            place="contact",
+        )
 
     def start(self, t, x, mode, args):
         x, _ = self.body.start(t, x, mode, args)

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from ..._jax.deferred import deferred
 from ..._jax.tracing import is_traced
+from ..._systems.names import Names
 from ..._systems.parameter import in_dtype
 from ..._systems.system import AbstractSelfStartingSystem
 from .dot import dot
@@ -216,11 +217,9 @@ class Multibody(AbstractSelfStartingSystem):
     # Names, and the start
     #
 
-    def mode_name(self, mode) -> str:
-        return str(int(mode))
-
-    def guard_name(self, guard: int) -> str:
-        return f"guard {guard}"
+    @property
+    def naming(self) -> Names:
+        return Names()
 
     def start(self, t, x, mode, args):
         self.check_shapes(t, x, args)

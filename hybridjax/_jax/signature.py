@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from collections.abc import Callable
 from typing import Any
 
 from jaxtyping import ArrayLike
@@ -88,7 +87,7 @@ def make_readable(*values: Any):
                 _make_readable(getattr(method, "__func__", method))
 
 
-def _make_readable(fn: Callable):
+def _make_readable(fn: Any):
     if not inspect.isfunction(fn):
         return
     plain = inspect.signature(fn)

@@ -69,7 +69,7 @@ def simulate(
 
     **Main arguments:**
 
-    - `system`: an [`hybridjax.AbstractHybridSystem`][].
+    - `system`: a `hj.AbstractHybridSystem`.
     - `t0`, `t1`: start and end of the interval, `t0 <= t1`, in any unit of time.
     - `x0`: initial state, a pytree of floating-point arrays.
     - `mode0`: initial mode: a pytree of integer or boolean arrays, or the name of a
@@ -86,8 +86,8 @@ def simulate(
     - `dt0`: first step size, also after each event. `None` lets the controller choose.
         With `diffrax.ConstantStepSize`, the size of all steps: events cut the steps in
         which they happen in two.
-    - `event_method`: how events are found: an [`hybridjax.Locate`][], or for event-
-        selected systems an [`hybridjax.Project`][].
+    - `event_method`: how events are found: a `hj.Locate`, or for event-
+        selected systems a `hj.Project`.
     - `max_steps`: bound on the number of solver steps, rejected ones included. It is
         also the length of the record that derivatives and `saveat` use: in large
         batches, a bound that is not much larger than needed saves time and memory.
@@ -110,12 +110,12 @@ def simulate(
 
     **Returns:**
 
-    An [`hybridjax.Solution`][].
+    A `hj.Solution`.
 
     **Raises:**
 
     - `ValueError` for arguments that cannot be used; it names the argument.
-    - [`hybridjax.SimulationError`][] if `throw` and the simulation failed, with the
+    - `hj.SimulationError` if `throw` and the simulation failed, with the
         time, the mode and the guard; or if it has no derivative and one was asked for.
     - `NotImplementedError` for a second derivative whose outer one is in reverse mode
         (take `jax.jacfwd(jax.grad(f))`), and for third derivatives.

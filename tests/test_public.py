@@ -1,11 +1,14 @@
 """The public names: when they are loaded, and what `help` shows of them."""
 
+import functools
 import inspect
 import pydoc
+import re
 import subprocess
 import sys
 import types
 import typing
+from pathlib import Path
 
 import hybridjax as hj
 import pytest
@@ -102,3 +105,19 @@ def test_signature_as_text():
         gravity: float
 
     assert list(inspect.signature(System).parameters) == ["gravity"]
+
+
+def test_references():
+    # Public names in plain code, as one types them: no marks for a tool, and no name
+    # that is not there.
+    root = Path(__file__).parent.parent
+    files = [*root.glob("hybridjax/**/*.py"), *root.glob("docs/*.md")]
+    files += [root / "README.md", root / "CONTRIBUTING.md"]
+    found = 0
+    for file in files:
+        text = file.read_text()
+        assert "`][" not in text, file
+        for name in re.findall(r"`hj\.([\w.]+)", text):
+            functools.reduce(getattr, name.strip(".").split("."), hj)
+            found += 1
+    assert found > 100

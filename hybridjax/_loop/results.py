@@ -7,7 +7,7 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`, `max_steps_reached`,
     `max_events_reached`, `zeno`, `grazing`, `not_live`, `nonfinite_state`,
     `dt_min_reached`, `invalid_interval`, `unresolved_interval` or `invalid_times`.
-    Extends [`diffrax.RESULTS`][]."""
+    Extends `diffrax.RESULTS`."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."

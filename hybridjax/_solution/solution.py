@@ -18,7 +18,7 @@ from .summary import summary
 
 
 class Solution(eqx.Module):
-    """What [`hybridjax.simulate`][] returns.
+    """What `hj.simulate` returns.
 
     Trajectories are right-continuous: the value at an event time is the one after the
     jump. The left limit is in `events`.
@@ -32,9 +32,9 @@ class Solution(eqx.Module):
         `SaveAt(steps=True)` have infinite times.
     - `x1`, `mode1`: state and mode at the end. After a failure with `throw=False`,
         where the simulation stopped.
-    - `events`: an [`hybridjax.EventLog`][].
+    - `events`: a `hj.EventLog`.
     - `stats`: numbers of steps, and `t_end`, the time at which the simulation stopped.
-    - `result`: a [`hybridjax.RESULTS`][].
+    - `result`: a `hj.RESULTS`.
 
     It is printed in one line, can be copied, and can be pickled. What is unpickled can
     be evaluated as before, if its system is made of classes and functions that can be
@@ -68,7 +68,7 @@ class Solution(eqx.Module):
 
         **Returns:**
 
-        A list of [`hybridjax.Segment`][].
+        A list of `hj.Segment`.
 
         **Raises:**
 

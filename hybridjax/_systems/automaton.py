@@ -22,7 +22,7 @@ def identity(t, x, args):
 
 
 class Transition(eqx.Module):
-    """A transition of a [`hybridjax.HybridAutomaton`][].
+    """A transition of a `hj.HybridAutomaton`.
 
     **Arguments:**
 
@@ -59,16 +59,16 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
     - `modes`: mapping from the name of a mode to its vector field, a callable
         `(t, x, args) -> dx/dt`.
-    - `transitions`: sequence of [`hybridjax.Transition`][]s.
+    - `transitions`: sequence of `hj.Transition`s.
 
     Callables may be modules with parameters, and may depend on time. A vector field
-    that is a system itself, such as [`hybridjax.mechanics.Multibody`][], also checks
+    that is a system itself, such as `hj.mechanics.Multibody`, also checks
     the initial state, if it is that of the initial mode. The mode is a
     scalar integer, the position of its name in `modes`; wherever a mode is asked for,
     its name will do. The guard number of a transition is its position in `transitions`.
 
     Modes may have states of different structure. The state is then a
-    [`hybridjax.ModalState`][], made by [`hybridjax.simulate`][] from the state of the
+    `hj.ModalState`, made by `hj.simulate` from the state of the
     initial mode and the resets.
 
     **Raises:**

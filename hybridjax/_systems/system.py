@@ -53,7 +53,7 @@ class AbstractHybridSystem(eqx.Module):
         - `t`: time, a scalar.
         - `x`: state.
         - `mode`: discrete mode.
-        - `args`: as passed to [`hybridjax.simulate`][].
+        - `args`: as passed to `hj.simulate`.
 
         **Returns:**
 
@@ -67,7 +67,7 @@ class AbstractHybridSystem(eqx.Module):
         """The guard functions, all of them, in every mode.
 
         Guard number `i` fires when entry `i` decreases through zero. A guard that
-        `mode` does not watch returns the constant [`hybridjax.UNWATCHED`][].
+        `mode` does not watch returns the constant `hj.UNWATCHED`.
 
         **Returns:**
 

@@ -73,7 +73,7 @@ def with_cost(
 
 
 class SystemWithCost(AbstractSelfStartingSystem):
-    """What [`hybridjax.with_cost`][] returns."""
+    """What `hj.with_cost` returns."""
 
     system: AbstractHybridSystem
     running: Callable

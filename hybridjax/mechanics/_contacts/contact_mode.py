@@ -5,7 +5,7 @@ from jaxtyping import Array, ArrayLike, Int
 
 
 class ContactMode(enum.IntEnum):
-    r"""What a contact of a [`hybridjax.mechanics.MechanicalSystem`][] does.
+    r"""What a contact of a `hj.mechanics.MechanicalSystem` does.
 
     The first four are the contact modes. A contact that has just begun to open or to
     slip is *departing*: what it departs from is zero for a moment, and so cannot be

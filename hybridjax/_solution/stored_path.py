@@ -1,6 +1,7 @@
 """Paths that leave the program: functions that are traced cannot be pickled, so that
 these are traced again where they are needed."""
 
+import functools
 import io
 import pickle
 from typing import Any
@@ -53,7 +54,14 @@ class _Rest:
         return self
 
     def __reduce__(self):
-        return _Rest, (None, self._recipe)
+        return _unpickled, (self._recipe,)
+
+
+@functools.lru_cache
+def _unpickled(recipe: bytes | str) -> _Rest:
+    # One for all solutions of a program: they are one type to JAX, and are traced and
+    # compiled once.
+    return _Rest(None, recipe)
 
 
 class _Array:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax import models
+from hybridjax._solution import stored_path
 from jaxtyping import Array, Float
 
 from ..helpers import bounce_times, bouncing_ball
@@ -176,6 +177,11 @@ def test_pickled(bounces, drops):
     np.testing.assert_allclose(back.evaluate(_TIMES), truth, atol=1e-7)
     _same(pickle.loads(pickle.dumps(bounces.events)).t, bounces.events.t)
     assert pickle.loads(pickle.dumps(bounces.result)) == bounces.result
+    # Those of one program are of one type.
+    twice = [pickle.loads(pickle.dumps(_lane(drops, i))) for i in (0, 1)]
+    both = jax.tree.map(lambda *a: jnp.stack(a), *twice)
+    _same(_lane(both, 1), _lane(drops, 1))
+    assert jax.tree.structure(both) == jax.tree.structure(one)
     # First asked for within a trace, then outside.
     back = pickle.loads(pickle.dumps(bounces))
     inside = jax.jit(jax.vmap(jax.grad(lambda t: back.evaluate(t)[0])))(_TIMES)
@@ -227,6 +233,7 @@ def test_pickled_without_a_path():
 
 def test_pickled_system_that_is_gone(drops, monkeypatch):
     data = pickle.dumps(drops)
+    stored_path._unpickled.cache_clear()
     monkeypatch.delattr(sys.modules[__name__], "_Slide")
     back = pickle.loads(data)
     _same(back, drops)

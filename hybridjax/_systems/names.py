@@ -16,7 +16,7 @@ class Names:
     **Arguments:**
 
     - `modes`: for each leaf of the mode, pairs of an integer and its name. Integers
-        without a name are called by their number.
+        without a name are called by their number; so are all of the leaves beyond.
     - `guards`: the names of the guards, in their order; guards beyond have none.
     - `notes`: pairs of the name of a mode, and what error messages add to it.
     - `place`: what an entry of a mode that is a vector belongs to.
@@ -44,7 +44,12 @@ class Names:
         for leaf in self.entries(mode):
             alone = show if leaf.dtype.kind == "U" and leaf.ndim == 0 else _listed
             words.append(alone(leaf.tolist()))
-        return words[0] if len(words) == 1 else f"[{', '.join(words)}]"
+        if len(words) == 1:
+            return words[0]
+        paths = [path for path, _ in jtu.tree_leaves_with_path(mode)]
+        places = [jtu.keystr(path, simple=True, separator=".") for path in paths]
+        pairs = [f"{place}={word}" for place, word in zip(places, words, strict=True)]
+        return f"[{', '.join(pairs)}]"
 
     def mode_in_message(self, mode) -> str:
         text = self.mode(mode, show=repr)

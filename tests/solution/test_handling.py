@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hybridjax import models
 from hybridjax._solution import stored_path
+from hybridjax._systems.names import Names
 from jaxtyping import Array, Float
 
 from ..helpers import bounce_times, bouncing_ball
@@ -116,6 +117,22 @@ def test_printed(bounces, drops):
     assert repr(jax.tree.map(lambda _: None, bounces)) == "Solution(without values)"
     structs = eqx.filter_eval_shape(lambda: bounces)
     assert repr(structs) == "Solution(without values)"
+
+
+def test_names_of_modes():
+    names = Names(
+        (((0, "down"), (1, "up"), (-1, "lost")),), ("hit",), (("lost", "why"),)
+    )
+    assert names.mode(np.array(1)) == "up" and names.mode(2, show=repr) == "'2'"
+    assert names.mode(np.array([0, 1])) == "[down, up]"
+    # A part of a mode without names, and modes without any.
+    mode = {"a": np.array([1, 0]), "b": np.array(3)}
+    assert names.mode(mode) == "[a=[up, down], b=3]"
+    assert Names().mode(mode) == "[a=[1, 0], b=3]" and Names().mode(()) == "[]"
+    assert names.mode_in_message(np.array([0, -1])) == "[down, lost] (entry 1: why)"
+    assert [names.guard(i) for i in (-1, 0, 1)] == ["", "hit", "guard 1"]
+    assert names.guard_in_message(0) == "guard 0 (hit)"
+    assert names.guard_in_message(1) == "guard 1"
 
 
 def test_printed_after_a_failure():

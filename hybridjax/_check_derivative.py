@@ -36,7 +36,7 @@ def check_derivative(
 
     **Arguments:**
 
-    - `fn`: a function that calls [`hybridjax.simulate`][] and returns a scalar.
+    - `fn`: a function that calls `hj.simulate` and returns a scalar.
     - `x`: where the gradient is taken, a pytree of floating-point arrays.
     - `gradient`: what `jax.grad(fn)(x)` returned. `None` computes it.
 

@@ -44,7 +44,7 @@ def rollout(
 
     **Arguments:**
 
-    - `fn`: a function of one lane, which calls [`hybridjax.simulate`][] and returns a
+    - `fn`: a function of one lane, which calls `hj.simulate` and returns a
         pytree of arrays.
     - `batch`: a pytree of arrays of shape `(lanes, ...)`.
     - `mesh`: the devices; the lanes are divided among all of them. `None` is the
@@ -66,7 +66,7 @@ def rollout(
 
     - `ValueError` if the arrays of `batch` do not share the size of their first axis,
         or `chunk_size` is not a positive integer.
-    - What `fn` raises; [`hybridjax.SimulationError`][] if any lane fails that has
+    - What `fn` raises; `hj.SimulationError` if any lane fails that has
         `throw=True`.
     """
     arrays = jtu.tree_leaves(batch)

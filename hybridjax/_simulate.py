@@ -25,6 +25,7 @@ from ._solution.messages import messages
 from ._solution.path import Path
 from ._solution.save import check_saveat, check_times, save
 from ._solution.solution import Solution
+from ._solution.stored_path import store
 from ._steps.method import (
     check_method,
     dynamic_tolerances,
@@ -35,7 +36,7 @@ from ._steps.method import (
 from ._systems.event_selected import EventSelectedSystem
 from ._systems.flat import flatten_system
 from ._systems.start import as_time, start
-from ._systems.system import AbstractHybridSystem
+from ._systems.system import AbstractHybridSystem, names_of
 
 
 def simulate(
@@ -71,7 +72,7 @@ def simulate(
 
     **Main arguments:**
 
-    - `system`: an [`hybridjax.AbstractHybridSystem`][].
+    - `system`: a `hj.AbstractHybridSystem`.
     - `t0`, `t1`: start and end of the interval, `t0 <= t1`, in any unit of time.
     - `x0`: initial state, a pytree of floating-point arrays.
     - `mode0`: initial mode: a pytree of integer or boolean arrays, or the name of a
@@ -88,13 +89,13 @@ def simulate(
     - `dt0`: first step size, also after each event. `None` lets the controller choose.
         With `diffrax.ConstantStepSize`, the size of all steps: events cut the steps in
         which they happen in two.
-    - `event_method`: how events are found: an [`hybridjax.Locate`][], or for event-
-        selected systems an [`hybridjax.Project`][].
+    - `event_method`: how events are found: a `hj.Locate`, or for event-
+        selected systems a `hj.Project`.
     - `max_steps`: bound on the number of solver steps, rejected ones included. It is
         also the length of the record that derivatives and `saveat` use: in large
         batches, a bound that is not much larger than needed saves time and memory.
     - `max_events`: bound on the number of events, the length of `events`.
-    - `terminal_event`: a [`hybridjax.TerminalEvent`][] at which the simulation ends, if
+    - `terminal_event`: a `hj.TerminalEvent` at which the simulation ends, if
         that is before `t1`: with `RESULTS.event_occurred`, right after the event and
         others of the same instant. `t1` and `x1` of the solution are then the time of
         the event and the state after it, as differentiable functions.
@@ -116,12 +117,12 @@ def simulate(
 
     **Returns:**
 
-    An [`hybridjax.Solution`][].
+    A `hj.Solution`.
 
     **Raises:**
 
     - `ValueError` for arguments that cannot be used; it names the argument.
-    - [`hybridjax.SimulationError`][] if `throw` and the simulation failed, with the
+    - `hj.SimulationError` if `throw` and the simulation failed, with the
         time, the mode and the guard; or if it has no derivative and one was asked for.
     - `NotImplementedError` for a second derivative whose outer one is in reverse mode
         (take `jax.jacfwd(jax.grad(f))`), and for third derivatives.
@@ -271,15 +272,18 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     tape = eqx.tree_at(lambda t: t.table, tape, ())
     path = Path(tape, flat, solver, settings.tangent_tol, same_time, unravel)
     ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
+    names = names_of(system)
     sol = Solution(
         t0=t0,
         t1=t1,
+        x0=x0,
+        mode0=mode0,
         ts=ts,
         xs=xs,
         modes=modes,
         x1=unravel(x1),
         mode1=tape.mode_end,
-        events=event_log(path, settings.max_events),
+        events=event_log(path, settings.max_events, names),
         stats=dict(
             num_steps=tape.num_steps,
             num_accepted_steps=tape.num_accepted,
@@ -287,7 +291,8 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
             t_end=tape.t_end,
         ),
         result=tape.result,
-        _path=path.store(),
+        _path=store(path, system, start_time, x0, mode0, args, solver),
+        _names=names,
     )
     return sol, verdict
 

@@ -173,7 +173,7 @@ _ROOMS = {
 _BELOW = {
     "hybridjax": (),
     "hybridjax.mechanics": ("hybridjax._jax", "hybridjax._systems"),
-    "hybridjax.models": ("hybridjax._systems", "hybridjax.mechanics"),
+    "hybridjax.models": ("hybridjax._jax", "hybridjax._systems", "hybridjax.mechanics"),
 }
 
 

@@ -43,7 +43,7 @@ from .triangulation import generators, sample_corner, vertices
 class BDerivative(eqx.Module):
     r"""The B-derivative (Bouligand derivative) of the flow at a corner.
 
-    Made by [`hybridjax.b_derivative`][]. Called with a tangent before the corner, at
+    Made by `hj.b_derivative`. Called with a tangent before the corner, at
     fixed time, it returns the tangent after it:
 
     $$B(v) = M_\sigma v, \qquad \sigma \text{ the order in which } v
@@ -84,7 +84,7 @@ class BDerivative(eqx.Module):
         **Returns:**
 
         A pytree like the state after it. In modes of an automaton that have states of
-        different structure, that is a [`hybridjax.ModalState`][].
+        different structure, that is a `hj.ModalState`.
 
         **Raises:**
 
@@ -130,7 +130,7 @@ class BDerivative(eqx.Module):
         **Raises:**
 
         - `ValueError` if guards cannot fire in this order here, or if the flow is
-          discontinuous here ([`hybridjax.saltation_matrix`][] gives the matrix of each
+          discontinuous here (`hj.saltation_matrix` gives the matrix of each
           event).
 
         ??? cite "Reference"
@@ -161,7 +161,7 @@ class BDerivative(eqx.Module):
         """The order in which a tangent meets the guards. Not inside `jax.jit`: its
         length depends on values.
 
-        Guards that are met at once come in the order in which [`hybridjax.simulate`][]
+        Guards that are met at once come in the order in which `hj.simulate`
         takes them: that which is further past its surface first, then by number.
 
         **Arguments:**
@@ -339,7 +339,7 @@ def b_derivative(
     r"""The B-derivative of the flow at a corner, where several guards are zero at once.
 
     It maps tangents at fixed time from before the corner to after it. `jax.jvp` of
-    [`hybridjax.simulate`][] uses the same rule; this is for looking at it.
+    `hj.simulate` uses the same rule; this is for looking at it.
 
     !!! example
 
@@ -361,14 +361,14 @@ def b_derivative(
     - `mode`: mode before the corner. Names of an automaton's modes are accepted. May be
         left out for an `EventSelectedSystem`: surfaces closer than `corner_tol` are
         then still to be crossed.
-    - `args`: as passed to [`hybridjax.simulate`][].
+    - `args`: as passed to `hj.simulate`.
     - `corner_tol`: guards that are crossed within this time belong to the corner, in
         the unit of `t`. Defaults to that of a simulation of one unit of time (1.6e-10
         in float64, 1.4e-5 in float32), or 16 `eps * |t|` if that is more.
 
     **Returns:**
 
-    A [`hybridjax.BDerivative`][]. With one guard at zero it is the saltation matrix.
+    A `hj.BDerivative`. With one guard at zero it is the saltation matrix.
 
     **Raises:**
 

@@ -116,7 +116,7 @@ def saltation_matrix(
     - `x`: state before the event (the left limit), on the guard.
     - `mode`: mode before the event. Names of an automaton's modes are accepted.
     - `event`: number of the guard that fires.
-    - `args`: as passed to [`hybridjax.simulate`][].
+    - `args`: as passed to `hj.simulate`.
 
     **Returns:**
 

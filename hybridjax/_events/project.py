@@ -7,7 +7,7 @@ from .._jax.tracing import is_traced
 
 
 class Project(eqx.Module):
-    r"""Passes events of an [`hybridjax.EventSelectedSystem`][] without root finding.
+    r"""Passes events of a `hj.EventSelectedSystem` without root finding.
 
     Where an event function $h_j$ is within `eps` of zero, the state is projected onto
     its surface along the vector field, by the first-order impact map $x + \tau f(x)$
@@ -29,7 +29,7 @@ class Project(eqx.Module):
         speeds $\nabla h_j \cdot f$ want different `eps`: a projection takes up to `eps`
         over that speed. May change, and be a batch, without a new compilation.
     - `corner_tol`: surfaces that are reached within this time of each other are crossed
-        in the same instant, as for [`hybridjax.Locate`][].
+        in the same instant, as for `hj.Locate`.
 
     **Raises:**
 

@@ -13,13 +13,13 @@ from .._systems.system import AbstractHybridSystem
 class TerminalEvent(eqx.Module):
     """An event at which a simulation ends: the `count`-th firing of a guard.
 
-    Argument `terminal_event` of [`hybridjax.simulate`][].
+    Argument `terminal_event` of `hj.simulate`.
 
     **Arguments:**
 
     - `event`: number of the guard; or several, any of which counts; or the names
         `(source, target)` of the modes of a transition of a
-        [`hybridjax.HybridAutomaton`][].
+        `hj.HybridAutomaton`.
     - `count`: how often it fires. May change, and differ from lane to lane, without a
         new compilation.
 

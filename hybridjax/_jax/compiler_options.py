@@ -27,7 +27,7 @@ def compiler_options(
     """Options for `jax.jit(f, compiler_options=...)` with which a simulation compiles
     sooner on CPUs. An empty dictionary on other devices.
 
-    [`hybridjax.simulate`][] uses the first where nothing is around it, no `jax.jit`,
+    `hj.simulate` uses the first where nothing is around it, no `jax.jit`,
     `jax.grad` or `jax.vmap`.
 
     !!! example

@@ -7,7 +7,7 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     """How a simulation ended: `successful`; `event_occurred`, at a terminal event; or
     in a failure: `max_steps_reached`, `max_events_reached`, `zeno`, `grazing`,
     `not_live`, `nonfinite_state`, `dt_min_reached`, `invalid_interval`,
-    `unresolved_interval` or `invalid_times`. Extends [`diffrax.RESULTS`][]."""
+    `unresolved_interval` or `invalid_times`. Extends `diffrax.RESULTS`."""
 
     max_events_reached = (
         "The maximum number of events was reached. Try increasing `max_events`."
@@ -54,6 +54,16 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "from `t0`, and let the system add it where it needs the time of day; or use a "
         "state in float64."
     )
+
+
+# In diffrax, this one is the empty string.
+RESULTS._index_to_message[RESULTS.successful._value] = "successful"  # pyright: ignore
+
+
+def result_name(index) -> str:
+    """The name of a result, of which the number is known."""
+    items = RESULTS._name_to_item.items()
+    return next(name for name, item in items if item._value == index)
 
 
 def choose(pred, a: Any, b: Any) -> Any:

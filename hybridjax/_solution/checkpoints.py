@@ -75,6 +75,8 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
     sol = Solution(
         t0=t0,
         t1=t1,
+        x0=x0,
+        mode0=mode0,
         ts=t1[None],
         xs=nan_unless(arrived, jtu.tree_map(lambda leaf: leaf[-1], xs)),
         modes=jtu.tree_map(lambda leaf: leaf[None], mode1),
@@ -88,6 +90,7 @@ def in_pieces(simulate_piece: Callable, t0, t1, x0, mode0, pieces, max_events):
         ),
         result=result,
         _path=None,
+        _names=events._names,
     )
     return sol, verdict
 

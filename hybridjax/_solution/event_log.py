@@ -1,14 +1,19 @@
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._derivatives.shift_time import shift_time
 from .._jax.deferred import deferred
 from .._jax.gate import gate
+from .._systems.automaton import ModalState
+from .._systems.names import Names
+from .known import check_known
 from .path import Path
 
 
@@ -28,6 +33,8 @@ class EventLog(eqx.Module):
         grazing the event was. Shape `(max_events,)`.
     - `count`: how many events there were.
 
+    Without the padding, and where values are known: `trim` and `to_dict`.
+
     Floats are differentiable. A derivative of `x_before` or `x_after` is that of the
     state at the event, whose time moves too.
     """
@@ -40,14 +47,72 @@ class EventLog(eqx.Module):
     x_after: PyTree
     normal_speed: Float[Array, " max_events"]
     count: Int[Array, ""]
+    _names: Names = eqx.field(static=True)
+
+    def trim(self) -> "EventLog":
+        """The same without the padding: NumPy arrays of length `count`.
+
+        **Raises:**
+
+        - `ValueError` where values are not known, as within `jax.jit`, or of several
+            simulations.
+        """
+        check_known("trim", self.count)
+        count = np.asarray(self.count)
+        cut = lambda a: np.asarray(a)[:count] if np.ndim(a) > 0 else np.asarray(a)
+        return jtu.tree_map(cut, self)
+
+    def to_dict(self) -> dict[str, np.ndarray]:
+        """A table of the events: columns, without the padding, for `pandas.DataFrame`
+        or its like.
+
+        **Returns:**
+
+        One-dimensional NumPy arrays: `t`; `event`, the number of the guard, and
+        `guard`, its name; `mode_before` and `mode_after`, with names instead of
+        integers where modes have names; `x_before` and `x_after`; and `normal_speed`.
+        Modes and states of several numbers have a column for each, called by its place:
+        `x_before[1]`, `x_before.q[1]` where the state is a dict, `x_before.0[1]` where
+        it is a tuple.
+
+        **Raises:**
+
+        - `ValueError` as `trim`.
+        """
+        log = self.trim()
+        guards = [self._names.guard(i) for i in log.event.tolist()]
+        columns: dict[str, Any] = {"t": log.t, "event": log.event}
+        columns["guard"] = np.array(guards, dtype=str)
+        for name in ("mode_before", "mode_after"):
+            structure = jtu.tree_structure(getattr(log, name))
+            words = self._names.entries(getattr(log, name))
+            columns |= _columns(name, jtu.tree_unflatten(structure, words))
+        for name in ("x_before", "x_after"):
+            columns |= _columns(name, getattr(log, name))
+        columns["normal_speed"] = log.normal_speed
+        return columns
 
 
-def event_log(path: Path, max_events: int) -> EventLog:
+def _columns(name: str, tree: PyTree) -> dict[str, np.ndarray]:
+    """One for each number of each leaf, whose first axis is that of the rows."""
+    columns = {}
+    tree = tree.states if isinstance(tree, ModalState) else tree
+    for path, leaf in jtu.tree_leaves_with_path(tree):
+        place = jtu.keystr(path, simple=True, separator=".")
+        head = f"{name}.{place}" if place else name
+        for index in np.ndindex(leaf.shape[1:]):
+            inner = f"[{', '.join(map(str, index))}]" if index else ""
+            columns[head + inner] = leaf[:, *index]
+    return columns
+
+
+def event_log(path: Path, max_events: int, names: Names) -> EventLog:
     """Reads the events off the tape."""
-    return deferred(functools.partial(_event_log, max_events=max_events), path)
+    read = functools.partial(_event_log, max_events=max_events, names=names)
+    return deferred(read, path)
 
 
-def _event_log(path: Path, max_events: int) -> EventLog:
+def _event_log(path: Path, max_events: int, names: Names) -> EventLog:
     tape = path.tape
     fired = tape.fired
     # Slots that stay empty repeat the first event: a reset may be undefined elsewhere.
@@ -81,6 +146,7 @@ def _event_log(path: Path, max_events: int) -> EventLog:
             x_after=path.unravel(fill(jnp.nan)(x_plus)),
             normal_speed=fill(jnp.nan)(speed),
             count=tape.num_events,
+            _names=names,
         )
 
     log = jax.vmap(one)(index, valid)

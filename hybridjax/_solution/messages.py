@@ -2,7 +2,7 @@
 
 from .._jax.errors import Messages
 from .._loop.results import RESULTS
-from .._systems.names import guard_name, mode_name
+from .._systems.system import names_of
 
 
 def messages(system, bounds: dict[str, int]) -> Messages:
@@ -10,14 +10,15 @@ def messages(system, bounds: dict[str, int]) -> Messages:
 
     def failure(values):
         result, t, mode, guard, (begin, end) = values
+        names = names_of(system)
         text = RESULTS._index_to_message[int(result)]
         for name, bound in bounds.items():
             text = text.replace(f"`{name}`", f"`{name}`, which is {bound}")
         share = (float(t) - float(begin)) / max(float(end) - float(begin), 1e-300)
         where = f"At time {float(t):.12g}, after {100 * share:.3g} % of the interval"
-        where += f", in mode {mode_name(system, mode)}"
+        where += f", in mode {names.mode_in_message(mode)}"
         if int(guard) >= 0:
-            where += f", at {guard_name(system, int(guard))}"
+            where += f", at {names.guard_in_message(int(guard))}"
         return f"{text}\n{where}."
 
     return Messages(failure, _NO_DERIVATIVE, _NO_SECOND)

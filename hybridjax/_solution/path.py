@@ -18,23 +18,6 @@ from .._steps.stages import explicit_tableau
 from .._systems.flat import FlatSystem
 
 
-class _Static:
-    """Holds what is not an array, out of sight of `jax.vmap` and `jax.jit`."""
-
-    def __init__(self, value):
-        self.value = value
-
-
-class StoredPath(eqx.Module):
-    """A `Path` of which only the arrays are leaves."""
-
-    arrays: PyTree
-    rest: _Static = eqx.field(static=True)
-
-    def open(self) -> "Path":
-        return eqx.combine(self.arrays, self.rest.value)
-
-
 class Path(eqx.Module):
     """A tape, and what it takes to step off it."""
 
@@ -44,10 +27,6 @@ class Path(eqx.Module):
     tangent_tol: TangentTolerance | None
     same_time: Float[Array, ""]
     unravel: Callable
-
-    def store(self) -> StoredPath:
-        arrays, rest = eqx.partition(self, eqx.is_array)
-        return StoredPath(arrays, _Static(rest))
 
     def reaches(self, s) -> Bool[Array, ""]:
         """Whether the simulation got to the time `s`."""

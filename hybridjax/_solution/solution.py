@@ -1,17 +1,24 @@
+import functools
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree, Real
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from .._jax.compiler_options import compiler_options, is_outermost
+from .._jax.tracing import nans_allowed
 from .._loop.results import RESULTS
+from .._systems.names import Names
 from .event_log import EventLog
-from .path import nan_unless, StoredPath
+from .path import nan_unless
+from .segment import Segment, segments_of
+from .stored_path import StoredPath
+from .summary import summary
 
 
 class Solution(eqx.Module):
-    """What [`hybridjax.simulate`][] returns.
+    """What `hj.simulate` returns.
 
     Trajectories are right-continuous: the value at an event time is the one after the
     jump. The left limit is in `events`.
@@ -19,18 +26,25 @@ class Solution(eqx.Module):
     **Attributes:**
 
     - `t0`, `t1`: the interval.
+    - `x0`, `mode0`: state and mode at the start, before any event.
     - `ts`, `xs`, `modes`: times, states and modes as `saveat` asked. At times that a
         failed simulation did not reach, states are NaN; unused slots of
         `SaveAt(steps=True)` have infinite times.
     - `x1`, `mode1`: state and mode at the end. After a failure with `throw=False`,
         where the simulation stopped.
-    - `events`: an [`hybridjax.EventLog`][].
+    - `events`: a `hj.EventLog`.
     - `stats`: numbers of steps, and `t_end`, the time at which the simulation stopped.
-    - `result`: a [`hybridjax.RESULTS`][].
+    - `result`: a `hj.RESULTS`.
+
+    It is printed in one line, can be copied, and can be pickled. What is unpickled can
+    be evaluated as before, if its system is made of classes and functions that can be
+    imported where that is done; derivatives do not go back through it.
     """
 
     t0: Float[Array, ""]
     t1: Float[Array, ""]
+    x0: PyTree
+    mode0: PyTree
     ts: PyTree
     xs: PyTree
     modes: PyTree
@@ -40,8 +54,29 @@ class Solution(eqx.Module):
     stats: dict[str, Any]
     result: RESULTS  # pyright: ignore
     _path: StoredPath | None
+    _names: Names = eqx.field(static=True)
 
-    def evaluate(self, t: Real[Array, "..."] | float) -> PyTree:
+    def __repr__(self):
+        return summary(self)
+
+    def segments(self) -> list[Segment]:
+        """The flow from one event to the next, piece by piece, with the limits at both
+        ends: one piece more than there are events.
+
+        Values are known: outside of `jax.jit`, and for one simulation. Of a batch, take
+        one first, by `jax.tree.map(lambda a: a[i], sol)`.
+
+        **Returns:**
+
+        A list of `hj.Segment`.
+
+        **Raises:**
+
+        - `ValueError` where values are not known, or are those of several simulations.
+        """
+        return segments_of(self)
+
+    def evaluate(self, t: ArrayLike) -> PyTree:
         """The state at any time from `t0` to `t1`, by one solver step from the last
         recorded state before it. Differentiable, also with respect to `t`.
 
@@ -56,13 +91,12 @@ class Solution(eqx.Module):
 
         **Raises:**
 
-        - `ValueError` after a simulation with `checkpoints`.
+        - `ValueError` after a simulation with `checkpoints`, or if the solution was
+            pickled without its system.
         """
         return self.evaluate_with_mode(t)[0]
 
-    def evaluate_with_mode(
-        self, t: Real[Array, "..."] | float
-    ) -> tuple[PyTree, PyTree]:
+    def evaluate_with_mode(self, t: ArrayLike) -> tuple[PyTree, PyTree]:
         """As `evaluate`, and the mode at that time."""
         if self._path is None:
             raise ValueError(
@@ -70,13 +104,26 @@ class Solution(eqx.Module):
                 "argument of `hj.simulate` out, or simulate to the time that is asked "
                 "for."
             )
-        path = self._path.open()
-        t = jnp.asarray(t, path.tape.t_end.dtype)
+        t = jnp.asarray(t, self.t1.dtype)
+        if not is_outermost():
+            return _evaluate(self._path, t)
+        # One by one, its operations take ten times as long to compile.
+        with nans_allowed():
+            return _outermost()(self._path, t)
 
-        def one(t):
-            x, mode, reached = path.at(t)
-            return nan_unless(reached, x), mode
 
-        for _ in range(t.ndim):
-            one = jax.vmap(one)
-        return one(t)
+def _evaluate(stored: StoredPath, t):
+    path = stored.open()
+
+    def one(t):
+        x, mode, reached = path.at(t)
+        return nan_unless(reached, x), mode
+
+    for _ in range(t.ndim):
+        one = jax.vmap(one)
+    return one(t)
+
+
+@functools.cache
+def _outermost():
+    return eqx.filter_jit(compiler_options=compiler_options())(_evaluate)  # pyright: ignore

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .._jax.branch import switch, where
 from .._jax.gate import gate
-from .names import meant_as_vector
+from .names import meant_as_vector, Names
 from .sliding import Side, Switch
 from .sliding_surface import modes_of, ModeTable, SlidingSurface, UNSEEN
 from .system import AbstractSelfStartingSystem, UNWATCHED
@@ -24,7 +24,7 @@ def identity(t, x, args):
 
 
 class Transition(eqx.Module):
-    """A transition of a [`hybridjax.HybridAutomaton`][].
+    """A transition of a `hj.HybridAutomaton`.
 
     **Arguments:**
 
@@ -61,18 +61,18 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
     - `modes`: mapping from the name of a mode to its vector field, a callable
         `(t, x, args) -> dx/dt`.
-    - `transitions`: sequence of [`hybridjax.Transition`][]s and
-        [`hybridjax.SlidingSurface`][]s.
+    - `transitions`: sequence of `hj.Transition`s and
+        `hj.SlidingSurface`s.
 
     Callables may be modules with parameters, and may depend on time. A vector field
-    that is a system itself, such as [`hybridjax.mechanics.Multibody`][], also checks
+    that is a system itself, such as `hj.mechanics.Multibody`, also checks
     the initial state, if it is that of the initial mode. The mode is a scalar integer,
     the position of its name in `names`, which are those of `modes`, and then those of
     sliding surfaces; wherever a mode is asked for, its name will do. The guard number
     of a transition is its position in `transitions`.
 
     Modes may have states of different structure. The state is then a
-    [`hybridjax.ModalState`][], made by [`hybridjax.simulate`][] from the state of the
+    `hj.ModalState`, made by `hj.simulate` from the state of the
     initial mode and the resets. That is not possible with sliding surfaces.
 
     **Raises:**
@@ -225,13 +225,20 @@ class HybridAutomaton(AbstractSelfStartingSystem):
             x, index = self._started(surface, t, x, index, args)
         return x, index
 
-    def mode_name(self, mode) -> str:
-        name = self.names[int(mode)]
-        why = self._table.why_lost(name)
-        return repr(name) if why is None else f"{name!r} ({why})"
-
-    def guard_name(self, guard: int) -> str:
-        return f"the guard of {transition_name(self, guard)}"
+    @property
+    def naming(self) -> Names:
+        guards = [
+            each.name
+            if isinstance(each, SlidingSurface)
+            else f"{each.source} -> {each.target}"
+            for each in self.transitions
+        ]
+        why = [(name, self._table.why_lost(name)) for name in self.names]
+        return Names(
+            modes=(tuple(enumerate(self.names)),),
+            guards=tuple(guards),
+            notes=tuple((name, note) for name, note in why if note is not None),
+        )
 
     #
     # Sliding

@@ -33,7 +33,7 @@ class AbstractClock(eqx.Module):
 class Clock(AbstractClock):
     r"""A clock that ticks at the times $\varphi + k T$, $k = 0, 1, 2, \dots$
 
-    For [`hybridjax.with_clocks`][] and [`hybridjax.SampledDataSystem`][]. Times are
+    For `hj.with_clocks` and `hj.SampledDataSystem`. Times are
     computed from $k$, an integer in the mode, so that rounding does not accumulate;
     they are differentiable with respect to both arguments.
 
@@ -79,7 +79,7 @@ class Clock(AbstractClock):
 class PresetTimes(AbstractClock):
     """A clock that ticks at given times.
 
-    For [`hybridjax.with_clocks`][] and [`hybridjax.SampledDataSystem`][];
+    For `hj.with_clocks` and `hj.SampledDataSystem`;
     differentiable with respect to the times.
 
     **Arguments:**

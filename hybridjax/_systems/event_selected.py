@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
@@ -5,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
+from .names import Names
 from .sliding import INTERSECTION, NO_WAY_ON, Side, Switch
 from .system import AbstractSelfStartingSystem, UNWATCHED
 
@@ -46,7 +48,7 @@ class EventSelectedSystem(AbstractSelfStartingSystem):
     one, from 2 to 1, changes nothing else. Other surfaces may be crossed meanwhile.
     Derivatives are exact, also of the times at which sliding begins and ends.
 
-    Not supported, and named by the [`hybridjax.SimulationError`][] (`nonfinite_state`
+    Not supported, and named by the `hj.SimulationError` (`nonfinite_state`
     with `throw=False`): sliding on two surfaces at once, `b` with two zeros; and a
     surface from which both fields lead away, so that there is no unique way on, `b[j]`
     = 3. A start on a surface, with `b[j]` = 0 in `mode0`, is put onto it to all digits,
@@ -126,20 +128,9 @@ class EventSelectedSystem(AbstractSelfStartingSystem):
             return self._switch(args).start(t, x, jnp.asarray(mode))
         return x, mode
 
-    def mode_name(self, mode) -> str:
-        b = np.asarray(mode)
-        text = str(b.tolist())
-        if not self.sliding:
-            return text
-        on, lost = np.flatnonzero(b == Side.ON), np.flatnonzero(b == Side.LOST)
-        if len(on) > 1:
-            text += f" (surfaces {_listed(on)} intersect: {INTERSECTION})"
-        for j in lost:
-            text += f" (surface {j}: {NO_WAY_ON})"
-        return text
-
-    def guard_name(self, guard: int) -> str:
-        return f"guard {guard}"
+    @property
+    def naming(self) -> Names:
+        return _NamesOfSides() if self.sliding else Names()
 
     def _surfaces(self, t, x, args):
         h = jnp.asarray(self.event_functions(t, x, args))
@@ -157,6 +148,21 @@ class EventSelectedSystem(AbstractSelfStartingSystem):
             return field(-1), field(1)
 
         return Switch(fields, lambda t, x: self._surfaces(t, x, args))
+
+
+@dataclasses.dataclass(frozen=True)
+class _NamesOfSides(Names):
+    """Says why surfaces on which the state slides may be the end."""
+
+    def mode_in_message(self, mode) -> str:
+        b = np.asarray(mode)
+        text = str(b.tolist())
+        on, lost = np.flatnonzero(b == Side.ON), np.flatnonzero(b == Side.LOST)
+        if len(on) > 1:
+            text += f" (surfaces {_listed(on)} intersect: {INTERSECTION})"
+        for j in lost:
+            text += f" (surface {j}: {NO_WAY_ON})"
+        return text
 
 
 def _listed(numbers) -> str:

@@ -32,7 +32,7 @@ def start_of(system: AbstractHybridSystem, t, x, mode, args) -> tuple[PyTree, Py
 
 
 def next_time(system: AbstractHybridSystem, t, x, mode, args):
-    """The next time of [`hybridjax._systems.system.AbstractTimedSystem`][], or `None`
+    """The next time of `hj._systems.system.AbstractTimedSystem`, or `None`
     for systems that are not timed."""
     if isinstance(system, AbstractTimedSystem):
         return system.next_time(t, x, mode, args)

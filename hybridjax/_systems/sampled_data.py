@@ -1,10 +1,10 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -13,16 +13,16 @@ from .._jax.gate import gate
 from .._jax.reduce import least
 from .clock import AbstractClock, Clock, together, until
 from .inner import as_like, next_time, start_of
-from .names import guard_name, mode_name
+from .names import Names
 from .parameter import in_dtype
-from .system import AbstractHybridSystem, AbstractTimedSystem
+from .system import AbstractHybridSystem, AbstractTimedSystem, names_of
 
 
 _HOLDS = ("zero_order", "pulse_width")
 
 
 class SampledState(eqx.Module):
-    """The state of a [`hybridjax.SampledDataSystem`][].
+    """The state of a `hj.SampledDataSystem`.
 
     - `x`: the state of the plant.
     - `z`: the state of the controller, floating-point arrays of it only.
@@ -35,7 +35,7 @@ class SampledState(eqx.Module):
 
 
 class SampledMode(eqx.Module):
-    """The mode of a [`hybridjax.SampledDataSystem`][].
+    """The mode of a `hj.SampledDataSystem`.
 
     - `mode`: the mode of the plant, `()` if it is a vector field.
     - `z`, `u`: integers and booleans of the controller's state and output.
@@ -72,8 +72,8 @@ class SampledDataSystem(AbstractTimedSystem):
         get the pair `(u, args)` as their `args`.
     - `controller`: callable `(t, x, z, args) -> (z, u)`, called at each tick. `u` is
         any pytree; for pulses, of floating-point arrays: the duty cycle of each.
-    - `clock`: a [`hybridjax.Clock`][], or with a zero-order hold a
-        [`hybridjax.PresetTimes`][].
+    - `clock`: a `hj.Clock`, or with a zero-order hold a
+        `hj.PresetTimes`.
     - `z0`: initial state of the controller, any pytree of floating-point, integer and
         boolean arrays. `None` for a controller that has none.
     - `u0`: $u$ before the first tick. `None`: zeros. Pulses are off until then. It must
@@ -81,8 +81,8 @@ class SampledDataSystem(AbstractTimedSystem):
     - `hold`: `"zero_order"` or `"pulse_width"`.
 
     **Simulation:** `x0` is the state of the plant, and `mode0` its mode; a vector field
-    has none. The state of this system is a [`hybridjax.SampledState`][], its mode a
-    [`hybridjax.SampledMode`][]. To go on where a simulation has ended, pass both,
+    has none. The state of this system is a `hj.SampledState`, its mode a
+    `hj.SampledMode`. To go on where a simulation has ended, pass both,
     `sol.x1` and `sol.mode1`. A tick at $t_0$ happens, and so does one at $t_1$.
 
     **Events:** 0 is a tick; with pulses of shape `(n,)`, $1, \dots, n$ are their ends;
@@ -96,7 +96,7 @@ class SampledDataSystem(AbstractTimedSystem):
     Where both tick, the outer one is the first. One controller whose `z` counts ticks
     may do some of its work at every n-th only; then there are derivatives with respect
     to the period, on which both rates depend. For anything else, see
-    [`hybridjax.with_clocks`][].
+    `hj.with_clocks`.
 
     **Raises:**
 
@@ -320,20 +320,13 @@ class SampledDataSystem(AbstractTimedSystem):
         zeros = jtu.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), out)
         return in_dtype(zeros, t.dtype)
 
-    def mode_name(self, mode) -> str:
-        name = f"tick {np.asarray(mode.tick)}"
-        if isinstance(self.plant, AbstractHybridSystem):
-            name = f"{mode_name(self.plant, mode.mode)} ({name})"
-        return name
-
-    def guard_name(self, guard: int) -> str:
-        if guard == 0:
-            return "the clock"
-        if not isinstance(self.plant, AbstractHybridSystem):
-            return f"the end of pulse {guard - 1}"
-        if self.hold == "zero_order":
-            return guard_name(self.plant, guard - 1)
-        return f"guard {guard}"
+    @property
+    def naming(self) -> Names:
+        plant = self.plant
+        inner = names_of(plant) if isinstance(plant, AbstractHybridSystem) else Names()
+        # Pulses, of which there may be any number, come between.
+        guards = inner.guards if self.hold == "zero_order" else ()
+        return dataclasses.replace(inner, guards=("clock", *guards))
 
 
 def _array(leaf: Any) -> Array:

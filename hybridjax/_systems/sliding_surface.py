@@ -11,7 +11,7 @@ from .sliding import Side
 
 
 class SlidingSurface(eqx.Module):
-    """A surface between two modes of a [`hybridjax.HybridAutomaton`][], which is
+    """A surface between two modes of a `hj.HybridAutomaton`, which is
     crossed in both directions without a reset, and slid on where the vector fields of
     both modes lead to it (Filippov).
 
@@ -24,7 +24,7 @@ class SlidingSurface(eqx.Module):
         names of both modes.
 
     The automaton gets a mode called `name`, with that mean of both vector fields which
-    keeps `surface` at zero, as said in [`hybridjax.EventSelectedSystem`][]; and two
+    keeps `surface` at zero, as said in `hj.EventSelectedSystem`; and two
     modes in which the state is leaving the surface, `"name > below"` and
     `"name > above"`, with the vector fields of `below` and `above`. A leaving mode
     becomes `below` or `above` in an event that changes nothing else. Each of these
@@ -35,7 +35,7 @@ class SlidingSurface(eqx.Module):
     as their `source`. It cannot be a `target`: a state on the surface slides by itself.
     As `mode0` it can: the state is then put onto the surface.
 
-    Not supported, and named by the [`hybridjax.SimulationError`][] (`nonfinite_state`
+    Not supported, and named by the `hj.SimulationError` (`nonfinite_state`
     with `throw=False`): to meet another surface of `below` or `above` while sliding;
     and to start sliding where the vector fields do not lead to the surface.
 

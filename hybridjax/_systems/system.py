@@ -3,6 +3,8 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PyTree
 
+from .names import Names
+
 
 # A guard that a mode does not watch has this value. It is finite because the guards
 # are interpolated and differentiated, and an infinity would turn both into NaN.
@@ -51,7 +53,7 @@ class AbstractHybridSystem(eqx.Module):
         - `t`: time, a scalar.
         - `x`: state.
         - `mode`: discrete mode.
-        - `args`: as passed to [`hybridjax.simulate`][].
+        - `args`: as passed to `hj.simulate`.
 
         **Returns:**
 
@@ -65,7 +67,7 @@ class AbstractHybridSystem(eqx.Module):
         """The guard functions, all of them, in every mode.
 
         Guard number `i` fires when entry `i` decreases through zero. A guard that
-        `mode` does not watch returns the constant [`hybridjax.UNWATCHED`][].
+        `mode` does not watch returns the constant `hj.UNWATCHED`.
 
         **Returns:**
 
@@ -94,7 +96,7 @@ class AbstractHybridSystem(eqx.Module):
 
 class AbstractSelfStartingSystem(AbstractHybridSystem):
     """A system that knows its modes: finds or checks the one at the start, and can name
-    them and its guards in messages."""
+    them and its guards."""
 
     @abc.abstractmethod
     def start(
@@ -109,13 +111,10 @@ class AbstractSelfStartingSystem(AbstractHybridSystem):
         - `ValueError` if they cannot be used.
         """
 
+    @property
     @abc.abstractmethod
-    def mode_name(self, mode: PyTree) -> str:
-        """A mode, for messages. It is known, not traced."""
-
-    @abc.abstractmethod
-    def guard_name(self, guard: int) -> str:
-        """A guard, for messages."""
+    def naming(self) -> Names:
+        """What its modes and guards are called."""
 
 
 class AbstractTimedSystem(AbstractSelfStartingSystem):
@@ -128,3 +127,8 @@ class AbstractTimedSystem(AbstractSelfStartingSystem):
         """The next time, known beforehand, at which a guard fires if nothing else
         happens before: where a step should end. Infinite if none comes, and `None` for
         a system that never knows."""
+
+
+def names_of(system: AbstractHybridSystem) -> Names:
+    named = isinstance(system, AbstractSelfStartingSystem)
+    return system.naming if named else Names()

@@ -1,9 +1,9 @@
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._jax.branch import switch
@@ -11,8 +11,8 @@ from .._jax.gate import gate
 from .._jax.reduce import least
 from .clock import AbstractClock, together, until
 from .inner import as_like, mode_index, next_time, start_of
-from .names import guard_name, mode_name
-from .system import AbstractHybridSystem, AbstractTimedSystem
+from .names import Names
+from .system import AbstractHybridSystem, AbstractTimedSystem, names_of
 
 
 def with_clocks(
@@ -31,7 +31,7 @@ def with_clocks(
     - `system`: any hybrid system. (One without events of its own:
         `hj.HybridAutomaton({"on": vector_field}, [])`.)
     - `clocks`: mapping from the name of a clock to a pair `(clock, tick)`: a
-        [`hybridjax.Clock`][] or [`hybridjax.PresetTimes`][], and a callable
+        `hj.Clock` or `hj.PresetTimes`, and a callable
         `(t, x, mode, args) -> (x, mode)` that says what becomes of the state and the
         mode of `system` when it ticks. The mode of an automaton may be returned by
         name.
@@ -41,7 +41,7 @@ def with_clocks(
     A hybrid system.
 
     - Its state is that of `system`. Start it with the mode of `system`; its own mode is
-        a [`hybridjax.ClockedMode`][], which also counts ticks. To go on where a
+        a `hj.ClockedMode`, which also counts ticks. To go on where a
         simulation has ended, pass its `mode1`: else a tick at that time happens again.
     - Its guards are the clocks, in the order of `clocks`, and then those of `system`:
         event 0 is a tick of the first clock.
@@ -96,7 +96,7 @@ def with_clocks(
 
 
 class ClockedMode(eqx.Module):
-    """The mode of a system with clocks, see [`hybridjax.with_clocks`][].
+    """The mode of a system with clocks, see `hj.with_clocks`.
 
     - `mode`: the mode of the system within.
     - `ticks`: for each clock, the number of its next tick.
@@ -107,7 +107,7 @@ class ClockedMode(eqx.Module):
 
 
 class ClockedSystem(AbstractTimedSystem):
-    """What [`hybridjax.with_clocks`][] returns."""
+    """What `hj.with_clocks` returns."""
 
     system: AbstractHybridSystem
     clocks: tuple[AbstractClock, ...]
@@ -173,15 +173,8 @@ class ClockedSystem(AbstractTimedSystem):
         mode = jtu.tree_map(jnp.asarray, mode)
         return x, ClockedMode(mode, jnp.stack([c.first(t) for c in self.clocks]))
 
-    def mode_name(self, mode) -> str:
-        ticks = ", ".join(
-            f"{name!r}: {k}"
-            for name, k in zip(self.names, np.asarray(mode.ticks), strict=True)
-        )
-        return f"{mode_name(self.system, mode.mode)} (ticks {ticks})"
-
-    def guard_name(self, guard: int) -> str:
-        n = len(self.clocks)
-        if guard < n:
-            return f"the clock {self.names[guard]!r}"
-        return guard_name(self.system, guard - n)
+    @property
+    def naming(self) -> Names:
+        inner = names_of(self.system)
+        clocks = tuple(f"clock {name}" for name in self.names)
+        return dataclasses.replace(inner, guards=(*clocks, *inner.guards))

@@ -8,8 +8,8 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .inner import next_time, start_of
-from .names import guard_name, mode_name
-from .system import AbstractHybridSystem, AbstractTimedSystem
+from .names import Names
+from .system import AbstractHybridSystem, AbstractTimedSystem, names_of
 
 
 def with_cost(
@@ -74,7 +74,7 @@ def with_cost(
 
 
 class SystemWithCost(AbstractTimedSystem):
-    """What [`hybridjax.with_cost`][] returns."""
+    """What `hj.with_cost` returns."""
 
     system: AbstractHybridSystem
     running: Callable
@@ -119,11 +119,9 @@ class SystemWithCost(AbstractTimedSystem):
         state, mode = start_of(self.system, t, state, mode, args)
         return (state, z), mode
 
-    def mode_name(self, mode) -> str:
-        return mode_name(self.system, mode)
-
-    def guard_name(self, guard: int) -> str:
-        return guard_name(self.system, guard)
+    @property
+    def naming(self) -> Names:
+        return names_of(self.system)
 
 
 def _check(name: str, got: Any, z: PyTree):

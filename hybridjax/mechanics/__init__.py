@@ -1,5 +1,6 @@
 """Mechanical systems with contacts and constraints."""
 
+from .._jax.signature import make_readable
 from ._consistent_state import consistent_state as consistent_state
 from ._contacts.contact_mode import ContactMode as ContactMode
 from ._decoupled import decoupled as decoupled, Decoupling as Decoupling
@@ -7,3 +8,6 @@ from ._dynamics.formulation import IndexOne as IndexOne, Penalty as Penalty
 from ._dynamics.multibody import Multibody as Multibody
 from ._mechanical import MechanicalSystem as MechanicalSystem
 from ._soft import soft_contacts as soft_contacts
+
+
+make_readable(*list(globals().values()))

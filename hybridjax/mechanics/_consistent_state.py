@@ -32,11 +32,11 @@ def consistent_state(
 
     **Arguments:**
 
-    - `system`: a [`hybridjax.mechanics.Multibody`][], or a
-        [`hybridjax.mechanics.MechanicalSystem`][] with constraints.
+    - `system`: a `hj.mechanics.Multibody`, or a
+        `hj.mechanics.MechanicalSystem` with constraints.
     - `t`: time.
     - `x`: the guess, a pair `(q, v)` of arrays of shape `(d,)`.
-    - `args`: as passed to [`hybridjax.simulate`][].
+    - `args`: as passed to `hj.simulate`.
     - `max_steps`: bound on the number of steps to find the configuration.
     - `throw`: whether a failure raises. If not, the state is then NaN.
 
@@ -47,7 +47,7 @@ def consistent_state(
     **Raises:**
 
     - `ValueError` if the system has no constraints, or for wrong shapes.
-    - [`hybridjax.SimulationError`][] if `throw` and no such state is found: the guess
+    - `hj.SimulationError` if `throw` and no such state is found: the guess
         is too far away, or the constraints contradict each other.
 
     ??? cite "Reference"

@@ -10,7 +10,7 @@ from ._mechanical import MechanicalSystem
 
 
 class Decoupling(eqx.Module):
-    r"""What [`hybridjax.mechanics.decoupled`][] found. As a `bool` it is whether the
+    r"""What `hj.mechanics.decoupled` found. As a `bool` it is whether the
     limbs are decoupled through the body: `orthogonal and through_body`.
 
     - `coupling`: of shape `(n_contacts, n_contacts)`: the cosines of the angles between
@@ -53,15 +53,15 @@ def decoupled(
 
     **Arguments:**
 
-    - `system`: a [`hybridjax.mechanics.MechanicalSystem`][].
+    - `system`: a `hj.mechanics.MechanicalSystem`.
     - `q`: configuration, of shape `(d,)`.
-    - `args`: as passed to [`hybridjax.simulate`][].
+    - `args`: as passed to `hj.simulate`.
     - `v`: velocity, of shape `(d,)`. `None` is ones: in general position.
     - `t`: time.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.Decoupling`][], which is true or false.
+    A `hj.mechanics.Decoupling`, which is true or false.
 
     **Raises:**
 

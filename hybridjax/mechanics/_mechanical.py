@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._jax.tracing import is_traced
+from .._systems.names import Names
 from .._systems.parameter import in_dtype, parameter
 from .._systems.system import AbstractSelfStartingSystem
 from ._contacts.complementarity import contact_forces
@@ -31,7 +32,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     \qquad a_j(q) - s_j(t) \ge 0, \qquad \Phi(t, q) = 0,$$
 
     with $J_n = \mathrm D a$. Each contact is free, sticks, or slides one way or the
-    other: see [`hybridjax.mechanics.ContactMode`][]. The system is planar in the sense
+    other: see `hj.mechanics.ContactMode`. The system is planar in the sense
     that a contact has one tangential direction.
 
     - *Closed* contacts have $J_n \ddot q + \dot J_n \dot q = \ddot s$; sticking ones
@@ -81,15 +82,15 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     - `constraints`: callable `(t, q, args) -> Phi`, of shape `(m,)`: bilateral
         constraints $\Phi = 0$ that hold in all modes, and during impacts, beside those
         of the contacts. `None` means that there are none.
-    - `formulation`: [`hybridjax.mechanics.IndexOne`][] or
-        [`hybridjax.mechanics.Penalty`][]: what enforces them. `None` is the first, with
+    - `formulation`: `hj.mechanics.IndexOne` or
+        `hj.mechanics.Penalty`: what enforces them. `None` is the first, with
         `stabilization`.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each.
 
     **Mode:** an integer array of shape `(n_contacts,)`, of the values of
-    [`hybridjax.mechanics.ContactMode`][]. It may be left out in
-    [`hybridjax.simulate`][]: contacts whose gap and normal velocity are zero (to 1e-6
+    `hj.mechanics.ContactMode`. It may be left out in
+    `hj.simulate`: contacts whose gap and normal velocity are zero (to 1e-6
     in float64 and 3e-3 in float32, times the size of `q`, or `v`, if that is more than
     1) are then closed, if their forces agree with that.
 
@@ -105,7 +106,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     - `ValueError` for arguments of wrong shape; and at the start, if a contact is below
       ground, a closed contact is open or moves, would have to pull, or would slip; or
       if the mass matrix is not positive definite. It names the contact. Where the start
-      is traced, [`hybridjax.SimulationError`][], or the result `nonfinite_state` with
+      is traced, `hj.SimulationError`, or the result `nonfinite_state` with
       `throw=False`, and the mode says which contact is `INCONSISTENT`.
 
     !!! warning
@@ -199,7 +200,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         - `gap`, `n_contacts`: as above.
         - `effort`: callable `(t, q, v, args) -> f`, forces that $L$ does not have, or
             `None`.
-        - `kwargs`: any other argument of [`hybridjax.mechanics.MechanicalSystem`][].
+        - `kwargs`: any other argument of `hj.mechanics.MechanicalSystem`.
         """
         terms = LagrangianTerms(lagrangian, effort)
         return cls(terms.mass_matrix, terms.effort, gap, n_contacts, **kwargs)
@@ -240,7 +241,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def multipliers(self, t, x, mode, args=None) -> Float[Array, " m"]:
         r"""The Lagrange multipliers $\lambda$ of the constraints, whose forces are
-        $-\Phi_q^\top \lambda$: as those of [`hybridjax.mechanics.Multibody`][].
+        $-\Phi_q^\top \lambda$: as those of `hj.mechanics.Multibody`.
         """
         q, v = x
         self = in_dtype(self, q.dtype)
@@ -253,23 +254,21 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     # Names, and the start
     #
 
-    def mode_name(self, mode) -> str:
-        names = [ContactMode(int(m)).name for m in np.asarray(mode)]
-        text = f"[{', '.join(names)}]"
-        for j, name in enumerate(names):
-            if name in _EXPLANATIONS:
-                text += f" (contact {j}: {_EXPLANATIONS[name]})"
-        return text
-
-    def guard_name(self, guard: int) -> str:
+    @property
+    def naming(self) -> Names:
         kinds = (
             "touchdown, liftoff or apex",
             "slip backward or stop",
             "slip forward or stop",
             "loss of a unique contact force",
         )
-        kind, j = divmod(guard, self.n_contacts)
-        return f"guard {guard} (contact {j}: {kinds[kind]})"
+        contacts = range(self.n_contacts)
+        return Names(
+            modes=(tuple((mode.value, mode.name) for mode in ContactMode),),
+            guards=tuple(f"contact {j}: {kind}" for kind in kinds for j in contacts),
+            notes=tuple(_EXPLANATIONS.items()),
+            place="contact",
+        )
 
     def start(self, t, x, mode, args):
         x, _ = self.body.start(t, x, mode, args)

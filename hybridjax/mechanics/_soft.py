@@ -51,7 +51,7 @@ def soft_contacts(
 
     **Returns:**
 
-    A [`hybridjax.EventSelectedSystem`][].
+    A `hj.EventSelectedSystem`.
 
     - Its state is the pair `(q, v)` of configuration and velocity, each of shape
         `(d,)`.

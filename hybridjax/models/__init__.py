@@ -1,5 +1,6 @@
 """Ready-made systems, by field: balls, bodies, legs, mechanisms, vector fields."""
 
+from .._jax.signature import make_readable
 from ._balls.ball_on_paddle import BallOnPaddle as BallOnPaddle
 from ._balls.ball_on_slope import ball_on_slope as ball_on_slope
 from ._balls.balls import Balls as Balls
@@ -46,3 +47,6 @@ from ._legged.trotter import (
 from ._legged.two_legs import TwoLegs as TwoLegs
 from ._mechanisms.acrobat import acrobat as acrobat
 from ._mechanisms.five_bar import five_bar as five_bar, five_bar_start as five_bar_start
+
+
+make_readable(*list(globals().values()))

@@ -276,7 +276,7 @@ def test_message_of_an_automaton():
     text = str(info.value)
     assert "Events accumulate" in text
     assert "in mode 'flight'" in text
-    assert "at the guard of transition 1 ('flight' -> 'flight')" in text
+    assert "at guard 1 (flight -> flight)" in text
 
 
 #

@@ -234,9 +234,9 @@ def test_transitions_by_name():
     sol = _simulate(system, 1.75, jnp.zeros(1), "up")
     np.testing.assert_allclose(sol.x1, [0.25], atol=1e-9)
     np.testing.assert_array_equal(sol.events.event[:2], [0, 1])
-    with pytest.raises(hj.SimulationError, match=r"'down' \(ticks 'clock': 1\)"):
+    with pytest.raises(hj.SimulationError, match=r"mode='down', ticks=\[1\]"):
         _simulate(system, 1.75, jnp.zeros(1), "up", max_events=1)
-    with pytest.raises(hj.SimulationError, match="the clock 'clock'"):
+    with pytest.raises(hj.SimulationError, match="clock clock"):
         _simulate(system, 5.75, jnp.zeros(1), "up", max_events=2)
 
 

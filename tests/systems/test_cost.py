@@ -179,8 +179,7 @@ def test_errors():
     # Failures name modes and guards as those of the system itself.
     acrobat = hj.with_cost(models.acrobat(), lambda t, x, dx, mode, args: t)
     q = jnp.array([0.0, 0.0, -1.0, 0.0])
-    with pytest.raises(
-        hj.SimulationError, match="'flying', .* \\('flying' -> 'sliding'"
-    ):
+    message = r"'flying', at guard 1 \(flying -> sliding\)"
+    with pytest.raises(hj.SimulationError, match=message):
         x0 = ((q, jnp.zeros(4)), 0.0)
         hj.simulate(acrobat, 0.0, 5.0, x0, "swinging", max_events=1)

@@ -1,13 +1,16 @@
 import enum
 
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Int
+
 
 class ContactMode(enum.IntEnum):
-    r"""What a contact of a [`hybridjax.mechanics.MechanicalSystem`][] does.
+    r"""What a contact of a `hj.mechanics.MechanicalSystem` does.
 
     The first four are the contact modes. A contact that has just begun to open or to
     slip is *departing*: what it departs from is zero for a moment, and so cannot be
     watched. So its acceleration is, until that ends. The vector field is that of
-    `FREE`, or of sliding.
+    `FREE`, or of sliding; `ContactMode.physical` makes no difference between them.
 
     - `FREE`: not touching. Touches down where the gap decreases through zero.
     - `STICKING`: closed, and not moving along the surface.
@@ -40,3 +43,37 @@ class ContactMode(enum.IntEnum):
     RISING = 5
     SLIPPING_FORWARD = 6
     SLIPPING_BACKWARD = 7
+
+    @staticmethod
+    def physical(mode: ArrayLike) -> Int[Array, "..."]:
+        """Contact modes without those that only say what is watched: `LIFTING` and
+        `RISING` become `FREE`, and those of slipping those of sliding.
+
+        **Arguments:**
+
+        - `mode`: integers, in an array of any shape: `sol.modes`, or modes of the event
+            log, whose padding, -1, stays.
+
+        **Returns:**
+
+        An array of this shape and type.
+
+        !!! example
+
+            ```python
+            modes = lambda log: (log.mode_before, log.mode_after)
+            log = eqx.tree_at(modes, sol.events, replace_fn=ContactMode.physical)
+            ```
+        """
+        mode = jnp.asarray(mode)
+        for watching, physical in _PHYSICAL.items():
+            mode = jnp.where(mode == watching, physical, mode)
+        return mode
+
+
+_PHYSICAL = {
+    int(ContactMode.LIFTING): int(ContactMode.FREE),
+    int(ContactMode.RISING): int(ContactMode.FREE),
+    int(ContactMode.SLIPPING_FORWARD): int(ContactMode.FORWARD),
+    int(ContactMode.SLIPPING_BACKWARD): int(ContactMode.BACKWARD),
+}

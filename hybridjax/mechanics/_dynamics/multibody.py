@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from ..._jax.deferred import deferred
 from ..._jax.tracing import is_traced
+from ..._systems.names import Names
 from ..._systems.parameter import in_dtype
 from ..._systems.system import AbstractSelfStartingSystem
 from .dot import dot
@@ -25,14 +26,14 @@ class Multibody(AbstractSelfStartingSystem):
     \dot q = v, \qquad \Phi(t, q) = 0.$$
 
     On its own it is a hybrid system without events. It is also a callable
-    `(t, x, args) -> dx/dt`, a mode of a [`hybridjax.HybridAutomaton`][]: what happens
+    `(t, x, args) -> dx/dt`, a mode of a `hj.HybridAutomaton`: what happens
     at events is then said by transitions. Their resets can be
 
     - left out, where only accelerations change: by forces, masses, or constraints that
         end;
-    - [`hybridjax.mechanics.Multibody.plastic_impact`][] of the multibody system of the
+    - `hj.mechanics.Multibody.plastic_impact` of the multibody system of the
         mode after the event, where constraints begin;
-    - made with [`hybridjax.mechanics.Multibody.complete_velocity`][], where independent
+    - made with `hj.mechanics.Multibody.complete_velocity`, where independent
         velocities jump, in a way that is known.
 
     !!! example
@@ -57,16 +58,16 @@ class Multibody(AbstractSelfStartingSystem):
     - `effort`: callable `(t, q, v, args) -> f`, the applied and internal forces, of
         shape `(d,)`.
     - `constraints`: callable `(t, q, args) -> Phi`, of shape `(m,)`, or `None`.
-    - `formulation`: [`hybridjax.mechanics.IndexOne`][] or
-        [`hybridjax.mechanics.Penalty`][].
+    - `formulation`: `hj.mechanics.IndexOne` or
+        `hj.mechanics.Penalty`.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each. At
     the start it must satisfy the constraints to about 1e-6 (float64) or 3e-3 (float32)
-    of its size: see [`hybridjax.mechanics.consistent_state`][]. What remains of their
+    of its size: see `hj.mechanics.consistent_state`. What remains of their
     violation is then removed, so that a derivative with respect to the initial state,
     or to what is in the constraints, is that for neighbouring states that satisfy them.
 
-    **Mode:** the integer 0. It may be left out in [`hybridjax.simulate`][].
+    **Mode:** the integer 0. It may be left out in `hj.simulate`.
 
     **Raises:**
 
@@ -216,11 +217,9 @@ class Multibody(AbstractSelfStartingSystem):
     # Names, and the start
     #
 
-    def mode_name(self, mode) -> str:
-        return str(int(mode))
-
-    def guard_name(self, guard: int) -> str:
-        return f"guard {guard}"
+    @property
+    def naming(self) -> Names:
+        return Names()
 
     def start(self, t, x, mode, args):
         self.check_shapes(t, x, args)

@@ -48,7 +48,7 @@ def ball_on_slope(
 
     **Returns:**
 
-    A [`hybridjax.HybridAutomaton`][]. Its state is an array of shape `(4,)`: the
+    A `hj.HybridAutomaton`. Its state is an array of shape `(4,)`: the
     horizontal and vertical position $q_1, q_2$ (m), then the velocities (m/s). Guard 0
     is $n^\top q$, watched in mode `"free"`.
 

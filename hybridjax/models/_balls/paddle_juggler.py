@@ -29,12 +29,12 @@ def paddle_juggler(
     - `amplitude`: $A$, in m.
     - `frequency`: $f$, in Hz.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $q$, of shape
-    `(1,)`, in m, and one contact. ([`hybridjax.models.BallOnPaddle`][] is the same
+    A `hj.mechanics.MechanicalSystem` with the configuration $q$, of shape
+    `(1,)`, in m, and one contact. (`hj.models.BallOnPaddle` is the same
     without the mode in which the ball rides.)
 
     ??? cite "Reference"

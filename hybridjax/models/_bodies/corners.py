@@ -39,13 +39,13 @@ def rod(
         rod, $m a^2 / 3$.
     - `friction`, `static_friction`: $\mu_k$ and $\mu_s$; `None` is the same.
     - `restitution`: $e$, from 0 to 1, or a function: see
-        [`hybridjax.mechanics.MechanicalSystem`][].
+        `hj.mechanics.MechanicalSystem`.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(x, z,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(x, z,
     \theta)$ in m and rad; contact 0 is the left end, 1 the right one.
     """
     mass, half_length = parameter(mass), parameter(half_length)
@@ -89,13 +89,13 @@ def rocking_block(
     - `mass`: $m$, in kg.
     - `friction`: $\mu$, static and kinetic.
     - `restitution`: $e$ of the corners, from 0 to 1, or a function, as in
-        [`hybridjax.mechanics.MechanicalSystem`][]. Housner's law is that of 0.
+        `hj.mechanics.MechanicalSystem`. Housner's law is that of 0.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(x, z,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(x, z,
     \theta)$ of the centre of mass, in m and rad; contact 0 is the left corner.
 
     ??? cite "Reference"
@@ -145,11 +145,11 @@ def rimless_wheel(
     - `inertia`: $I > 0$ about the centre, in kg m².
     - `friction`: $\mu$, static and kinetic.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(x, z,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(x, z,
     \theta)$ of the centre, in m and rad, $\theta$ positive anticlockwise (uphill). With
     $\theta = 0$ spoke 0 points straight into the slope, and spoke $j$ is $2\alpha j$
     further in the direction of rolling.

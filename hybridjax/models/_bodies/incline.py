@@ -29,11 +29,11 @@ def point_mass_on_slope(
     - `restitution`: $e$, from 0 to 1.
     - `mass`: $m$, in kg.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $q$, horizontal
+    A `hj.mechanics.MechanicalSystem` with the configuration $q$, horizontal
     and vertical position in m, and one contact.
 
     ??? cite "Reference"
@@ -84,11 +84,11 @@ def block_on_incline(
     - `speed`: $w$, of the end of the spring, in m/s.
     - `mass`: $m$, in kg.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(s, n)$ in m,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(s, n)$ in m,
     and one contact. The spring is unstretched at $t = 0$, $s = 0$.
     """
     body = _Pulled(

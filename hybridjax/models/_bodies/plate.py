@@ -50,7 +50,7 @@ def plate_on_springs(
 
     **Returns:**
 
-    The system of [`hybridjax.mechanics.soft_contacts`][] with the gaps $-h_i$. The
+    The system of `hj.mechanics.soft_contacts` with the gaps $-h_i$. The
     configuration is $(x, z, \theta)$ in m and rad.
 
     ??? cite "Reference"

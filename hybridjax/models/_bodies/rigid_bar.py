@@ -43,7 +43,7 @@ class RigidBar(AbstractHybridSystem):
     !!! warning
 
         A contact that holds can pull. It does so between impacts where the bar stands
-        on one end and $z \omega^2 > g$ ([`RigidBar.contact_forces`][] tells), and, if
+        on one end and $z \omega^2 > g$ (`RigidBar.contact_forces` tells), and, if
         not `release`, in an impact if `inertia > mass * half_length**2`. A real bar
         would take off.
 

@@ -22,11 +22,11 @@ def affine_octants() -> EventSelectedSystem:
     $\dot z$ is $-z - 1$ for $z > 0$, and $3z - 1$ for $z \le 0$. The surfaces are the
     coordinate planes. From (-0.4, -0.15, 0.3) the trajectory crosses all of them before
     $t = 0.5$: first $y = 0$, then $z = 0$, then $x = 0$.
-    [`hybridjax.models.affine_octants_flow`][] is its exact flow.
+    `hj.models.affine_octants_flow` is its exact flow.
 
     **Returns:**
 
-    A [`hybridjax.EventSelectedSystem`][] with the state $(x, y, z)$ and the event
+    A `hj.EventSelectedSystem` with the state $(x, y, z)$ and the event
     functions $(x, y, -z)$. Every surface is crossed once.
 
     ??? cite "Reference"
@@ -42,7 +42,7 @@ def affine_octants() -> EventSelectedSystem:
 def affine_octants_flow(
     t: Float[Array, ""], x0: Float[Array, "3"]
 ) -> tuple[Float[Array, "3"], Float[Array, "3"]]:
-    """The exact flow of [`hybridjax.models.affine_octants`][], by matrix exponentials.
+    """The exact flow of `hj.models.affine_octants`, by matrix exponentials.
 
     For initial states from which the surfaces are crossed in the order $y$, $z$, $x$,
     as from (-0.4, -0.15, 0.3). Differentiable.

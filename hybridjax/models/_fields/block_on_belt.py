@@ -25,9 +25,9 @@ def block_on_belt(
 
     **Returns:**
 
-    A [`hybridjax.HybridAutomaton`][] with the state $(x, v)$, an array of shape `(2,)`,
+    A `hj.HybridAutomaton` with the state $(x, v)$, an array of shape `(2,)`,
     the modes `"behind"` ($v < v_b$) and `"ahead"` ($v > v_b$), and a
-    [`hybridjax.SlidingSurface`][] between them, which is called `"sticking"`.
+    `hj.SlidingSurface` between them, which is called `"sticking"`.
 
     ??? cite "Reference"
 

@@ -29,7 +29,7 @@ def piecewise_constant(
 
     **Returns:**
 
-    A [`hybridjax.EventSelectedSystem`][] with an array of shape `(d,)` as its state,
+    A `hj.EventSelectedSystem` with an array of shape `(d,)` as its state,
     and `b`, of shape `(n,)`, as its mode. Guard `j` is $-h_j$, watched where
     $b_j = -1$.
 
@@ -70,7 +70,7 @@ def piecewise_constant(
 
 def linear_table(delta: ArrayLike, d: int) -> Float[Array, "rows d"]:
     r"""The table of $\Delta(b) = -\delta b$, for
-    [`hybridjax.models.piecewise_constant`][].
+    `hj.models.piecewise_constant`.
 
     With it the derivative of the flow through the origin is linear, although all
     surfaces meet there: it multiplies every tangent by $(1 - \delta)/(1 + \delta)$.

@@ -22,7 +22,7 @@ def relay(gain: ArrayLike = 1.0, lead: ArrayLike = 0.8) -> EventSelectedSystem:
 
     **Returns:**
 
-    A [`hybridjax.EventSelectedSystem`][] with `sliding`, and the state $(x, v)$, an
+    A `hj.EventSelectedSystem` with `sliding`, and the state $(x, v)$, an
     array of shape `(2,)`. Its mode is the sign of $s$, of shape `(1,)`, 0 on it.
 
     ??? cite "Reference"

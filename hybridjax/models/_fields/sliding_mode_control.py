@@ -28,7 +28,7 @@ def sliding_mode_control(
 
     **Returns:**
 
-    A [`hybridjax.EventSelectedSystem`][] with `sliding`, and the state $(x, v)$, an
+    A `hj.EventSelectedSystem` with `sliding`, and the state $(x, v)$, an
     array of shape `(2,)`. Its mode is the sign of $s$, of shape `(1,)`, 0 on it.
 
     ??? cite "Reference"

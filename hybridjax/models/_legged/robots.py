@@ -45,11 +45,11 @@ def planar_monoped(
     - `lengths`: $\ell_i$ of torso, thigh and shank, in m.
     - `gravity`: $g$, in m/s².
     - `friction`: $\mu$ of the foot, static and kinetic.
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(x, z,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(x, z,
     \theta_0, \theta_1, \theta_2)$ in m and rad, and one contact: the gap is the height
     of the foot above the ground below it.
     """
@@ -69,7 +69,7 @@ def planar_biped(
 ) -> MechanicalSystem:
     r"""A planar biped: a torso and two legs with knees and point feet.
 
-    As [`hybridjax.models.planar_monoped`][], with a second leg at the same hip: five
+    As `hj.models.planar_monoped`, with a second leg at the same hip: five
     links, seven degrees of freedom.
 
     **Arguments:**
@@ -81,11 +81,11 @@ def planar_biped(
     - `lengths`: of torso, thighs and shanks, in m, of shape `(3,)`.
     - `gravity`: $g$, in m/s².
     - `friction`: $\mu$ of the feet, static and kinetic.
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(x, z,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(x, z,
     \theta_0, \theta_1, \theta_2, \theta_3, \theta_4)$: the hip, and the angles of
     torso, thigh and shank of the first leg, thigh and shank of the second, in m and
     rad. Contact $j$ is the foot of leg $j$.

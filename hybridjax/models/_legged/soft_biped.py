@@ -47,7 +47,7 @@ def soft_biped(
 
     **Returns:**
 
-    The system of [`hybridjax.mechanics.soft_contacts`][] with the gaps $a_1$ (right
+    The system of `hj.mechanics.soft_contacts` with the gaps $a_1$ (right
     foot) and $a_2$ (left foot). The configuration is $(x, y, \theta)$ in m and rad.
 
     ??? cite "Reference"

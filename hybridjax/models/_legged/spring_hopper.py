@@ -33,7 +33,7 @@ def spring_hopper(
 
     **Returns:**
 
-    A [`hybridjax.EventSelectedSystem`][].
+    A `hj.EventSelectedSystem`.
 
     - Its state has shape `(2,)`: the height $z$ (m) and the speed $\dot z$ (m/s),
         positive upwards.
@@ -65,7 +65,7 @@ def spring_hopper_flow(
     rest_length: ArrayLike = 1.0,
     gravity: ArrayLike = 9.81,
 ) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
-    r"""The exact flow of [`hybridjax.models.spring_hopper`][], dropped from rest.
+    r"""The exact flow of `hj.models.spring_hopper`, dropped from rest.
 
     A parabola in flight, a harmonic oscillation in stance. It is periodic, and
     differentiable.

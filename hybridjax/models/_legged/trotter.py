@@ -33,11 +33,11 @@ def rigid_trotter(
     - `half_length`: $a$, in m.
     - `leg_length`: $\ell$, in m.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(z, \theta)$ in
+    A `hj.mechanics.MechanicalSystem` with the configuration $(z, \theta)$ in
     m and rad; contact 0 is the leg at $+a$, 1 that at $-a$.
 
     ??? cite "Reference"
@@ -88,11 +88,11 @@ def soft_trotter(
     - `leg_length`: $\ell$, in m.
     - `stiffness`, `damping`: $k$ and $c$ of each leg, in N/m and N s/m.
     - `gravity`: $g$, in m/s².
-    - `kwargs`: passed to [`hybridjax.mechanics.MechanicalSystem`][].
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.
 
     **Returns:**
 
-    A [`hybridjax.mechanics.MechanicalSystem`][] with the configuration $(z, \theta,
+    A `hj.mechanics.MechanicalSystem` with the configuration $(z, \theta,
     y_0, y_1)$ in m and rad; contact 0 is the foot at $+a$, 1 that at $-a$.
 
     ??? cite "Reference"

@@ -41,13 +41,13 @@ def acrobat(
     - `curvature`: $\kappa$, in 1/m.
     - `release`: $r$, in m.
     - `gravity`: in m/s².
-    - `formulation`: [`hybridjax.mechanics.IndexOne`][] or
-        [`hybridjax.mechanics.Penalty`][]; `None` is the first.
+    - `formulation`: `hj.mechanics.IndexOne` or
+        `hj.mechanics.Penalty`; `None` is the first.
 
     **Returns:**
 
-    A [`hybridjax.HybridAutomaton`][] whose modes are
-    [`hybridjax.mechanics.Multibody`][]s. Its state is the pair `(q, v)` of the
+    A `hj.HybridAutomaton` whose modes are
+    `hj.mechanics.Multibody`s. Its state is the pair `(q, v)` of the
     coordinates $(x_1, y_1, x_2, y_2)$, in m, and their velocities, in m/s. Transition 0
     is the release, 1 and 2 are landings from `"flying"` and from `"swinging"`.
 

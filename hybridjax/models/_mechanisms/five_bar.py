@@ -39,15 +39,15 @@ def five_bar(
     - `ground`: its height, in m.
     - `stiffness`: of the springs, in N/m.
     - `gravity`: in m/s².
-    - `formulation`: [`hybridjax.mechanics.IndexOne`][] or
-        [`hybridjax.mechanics.Penalty`][]; `None` is the first.
+    - `formulation`: `hj.mechanics.IndexOne` or
+        `hj.mechanics.Penalty`; `None` is the first.
 
     **Returns:**
 
-    A [`hybridjax.HybridAutomaton`][] with one mode, `"moving"`, a
-    [`hybridjax.mechanics.Multibody`][], and one transition, the impact. Its state is
+    A `hj.HybridAutomaton` with one mode, `"moving"`, a
+    `hj.mechanics.Multibody`, and one transition, the impact. Its state is
     the pair `(q, v)` of the coordinates $(x_1, y_1, x_2, y_2, x_3, y_3)$, in m, and
-    their velocities, in m/s: see [`hybridjax.models.five_bar_start`][].
+    their velocities, in m/s: see `hj.models.five_bar_start`.
 
     ??? cite "Reference"
 
@@ -77,7 +77,7 @@ def five_bar(
 
 
 def five_bar_start() -> tuple[Float[Array, "6"], Float[Array, "6"]]:
-    """The initial state of [`hybridjax.models.five_bar`][], at rest: `(q, v)`, in m and
+    """The initial state of `hj.models.five_bar`, at rest: `(q, v)`, in m and
     m/s."""
     return jnp.array([-1.5, -1.0, 0.0, -2.0, 1.5, -1.0]), jnp.zeros(6)
 

@@ -1,0 +1,45 @@
+"""A solution in one line."""
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from .._jax.tracing import is_traced
+from .._loop.results import result_name
+
+
+def summary(sol) -> str:
+    stats, count = sol.stats, sol.events.count
+    shown = (sol.t0, sol.t1, sol.mode1, count, stats, sol.result)
+    if is_traced(shown):
+        return "Solution(traced)"
+    # Also what is no solution any more, but has the structure of one.
+    leaves = jtu.tree_leaves(shown, is_leaf=lambda leaf: leaf is None)
+    if not all(map(_is_known, leaves)):
+        return "Solution(without values)"
+    results, steps = np.asarray(sol.result._value), np.asarray(stats["num_steps"])
+    count = np.asarray(count)
+    if count.ndim > 0:
+        numbers = dict(zip(*np.unique(results, return_counts=True), strict=True))
+        parts = [f"{number} {result_name(which)}" for which, number in numbers.items()]
+        spans = f"events={_range(count)}, steps={_range(steps)}"
+        return f"Solution(batch of shape {count.shape}: {', '.join(parts)}; {spans})"
+    result, t_end = result_name(results), float(stats["t_end"])
+    times = f"t={float(sol.t0):.6g} to {t_end:.6g}"
+    if result != "successful":
+        times += f" of {float(sol.t1):.6g}"
+    mode = sol._names.mode(sol.mode1, show=repr)
+    return f"Solution({result}, {times}, mode={mode}, events={count}, steps={steps})"
+
+
+def _range(numbers) -> str:
+    if numbers.size == 0:
+        return "none"
+    least, most = numbers.min(), numbers.max()
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _is_known(leaf) -> bool:
+    if isinstance(leaf, jax.Array):
+        return leaf.is_fully_addressable and not leaf.is_deleted()
+    return isinstance(leaf, np.ndarray | np.generic | int | float)

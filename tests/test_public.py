@@ -1,0 +1,123 @@
+"""The public names: when they are loaded, and what `help` shows of them."""
+
+import functools
+import inspect
+import pydoc
+import re
+import subprocess
+import sys
+import types
+import typing
+from pathlib import Path
+
+import hybridjax as hj
+import pytest
+from jaxtyping import PyTree
+
+
+def _public(module):
+    names = [name for name in dir(module) if not name.startswith("_")]
+    values = {f"{module.__name__}.{name}": getattr(module, name) for name in names}
+    return {
+        name: value
+        for name, value in values.items()
+        if getattr(value, "__module__", "").startswith("hybridjax")
+    }
+
+
+_VALUES = _public(hj) | _public(hj.mechanics) | _public(hj.models)
+
+
+def test_loaded_when_needed():
+    code = """
+import sys
+import hybridjax as hj
+assert not {"hybridjax.models", "hybridjax.mechanics"} & set(sys.modules)
+assert {"models", "mechanics"} < set(dir(hj))
+assert hj.models.BouncingBall is sys.modules["hybridjax.models"].BouncingBall
+from hybridjax import mechanics
+assert hj.mechanics is mechanics
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_all():
+    # A new name has to be there, too.
+    modules = ["mechanics", "models"]
+    exported = {
+        name
+        for name, value in vars(hj).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert set(hj.__all__) == exported - {"TYPE_CHECKING", "make_readable"} | {*modules}
+    assert hj.__all__ == sorted(hj.__all__, key=str.lower)
+    for name in hj.__all__:
+        getattr(hj, name)
+    assert sorted(dir(hj)) == sorted([*hj.__all__, "__version__"])
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = hj.nothing  # pyright: ignore
+
+
+def test_signatures_can_be_read():
+    for name, value in _VALUES.items():
+        own = [value] if inspect.isfunction(value) else []
+        for key in vars(value) if inspect.isclass(value) else []:
+            method = getattr(value, key)
+            if key == "__init__" or not key.startswith("_") and callable(method):
+                own.append(method)
+        for each in own:
+            text = str(inspect.signature(each))
+            for noise in ("jaxtyping", "jaxlib", " at 0x", "ndarray, bool"):
+                assert noise not in text, name
+            assert max(map(len, text.splitlines())) <= 100, text
+
+
+def test_signature_as_text():
+    assert str(inspect.signature(hj.with_cost)) == (
+        "(\n    system: AbstractHybridSystem,\n    running: Callable,\n"
+        "    terminal: Callable | None = None,\n) -> SystemWithCost"
+    )
+    shown = pydoc.plain(pydoc.render_doc(hj.mechanics.MechanicalSystem))
+    shown = shown.replace("\n |  ", "\n")
+    for line in (
+        "\n    *,\n    tangents: Callable | None = None,\n",
+        "\n    static_friction: ArrayLike | None = None,\n",
+        "\n    restitution: ArrayLike | Callable = 0.0,\n",
+    ):
+        assert line in shown
+    assert "reset: Callable = identity" in str(inspect.signature(hj.Transition))
+    # Only the text is another one.
+    parameters = inspect.signature(hj.simulate).parameters
+    assert parameters["x0"].annotation is PyTree
+    assert parameters["max_steps"].default == 4096
+    assert typing.get_type_hints(hj.simulate)["return"] is hj.Solution
+    assert "_path" not in str(inspect.signature(hj.Solution))
+
+    class System(hj.AbstractHybridSystem):
+        gravity: float
+
+    assert list(inspect.signature(System).parameters) == ["gravity"]
+
+
+def test_references():
+    # Public names in plain code, as one types them: no marks for a tool, and no name
+    # that is not there.
+    root = Path(__file__).parent.parent
+    files = [*root.glob("hybridjax/**/*.py"), *root.glob("docs/*.md")]
+    files += [root / "README.md", root / "CONTRIBUTING.md"]
+    found = 0
+    for file in files:
+        text = file.read_text()
+        assert "`][" not in text, file
+        for name in re.findall(r"`hj\.([\w.]+)", text):
+            functools.reduce(getattr, name.strip(".").split("."), hj)
+            found += 1
+    assert found > 100

@@ -167,7 +167,10 @@ _ROOMS = {
         *("_solution", ""),
     ),
     "hybridjax.mechanics": ("_dynamics", "_contacts", ""),
-    "hybridjax.models": ("_fields", "_balls", "_bodies", "_legged", "_mechanisms", ""),
+    "hybridjax.models": (
+        *("_fields", "_circuits", "_balls", "_bodies", "_legged", "_mechanisms"),
+        "",
+    ),
 }
 # What else they may import.
 _BELOW = {

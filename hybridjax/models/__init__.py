@@ -1,4 +1,4 @@
-"""Ready-made systems, by field: balls, bodies, legs, mechanisms, vector fields."""
+"""Ready-made systems, by field: balls, bodies, circuits, fields, legs, mechanisms."""
 
 from .._jax.signature import make_readable
 from ._balls.ball_on_paddle import BallOnPaddle as BallOnPaddle
@@ -19,6 +19,10 @@ from ._bodies.incline import (
 )
 from ._bodies.plate import plate_on_springs as plate_on_springs
 from ._bodies.rigid_bar import RigidBar as RigidBar
+from ._circuits.converters import (
+    boost_converter as boost_converter,
+    buck_converter as buck_converter,
+)
 from ._fields.affine_octants import (
     affine_octants as affine_octants,
     affine_octants_flow as affine_octants_flow,

@@ -2,8 +2,8 @@
 
     L di/dt = s V - v,   C dv/dt = i - v / R,   s = 1 while the switch is on
 
-The clock turns the switch on, the limits turn it off. The times of the next two of
-these events are states. Where both limits are met in one instant their order does not
+The clock, an `hj.Clock`, turns the switch on, the limits turn it off. The time of the
+duty limit is a state. Where both limits are met in one instant their order does not
 matter; where the clock comes in the instant in which the current limit is met, it does.
 """
 
@@ -21,54 +21,58 @@ class _Converter(hj.AbstractHybridSystem):
     load: Array
     inductance: Array
     capacitance: Array
-    duty: Array
-    period: Array
+    duration: Array
     limit: Array
 
     def flow(self, t, x, mode, args):
         i, v = x[0], x[1]
         di = (jnp.where(mode == 1, self.voltage, 0.0) - v) / self.inductance
         dv = (i - v / self.load) / self.capacitance
-        return jnp.stack([di, dv, jnp.zeros_like(i), jnp.zeros_like(i)])
+        return jnp.stack([di, dv, jnp.zeros_like(i)])
 
     def guards(self, t, x, mode, args):
-        on = lambda g: jnp.where(mode == 1, g, hj.UNWATCHED)
-        return jnp.stack([x[2] - t, on(x[3] - t), on(self.limit - x[0])])
+        return jnp.where(mode == 1, jnp.stack([x[2] - t, self.limit - x[0]]), 1.0)
 
     def jump(self, t, x, mode, event, args):
-        ticked = jnp.stack(
-            [x[0], x[1], x[2] + self.period, x[2] + self.duty * self.period]
-        )
-        return jnp.where(event == 0, ticked, x), jnp.where(event == 0, 1, 0)
+        return x, 0 * mode
+
+    def tick(self, t, x, mode, args):
+        return jnp.stack([x[0], x[1], t + self.duration]), 0 * mode + 1
 
 
 def _build(p):
     t0, phase, period = p[0], p[11], p[9]
-    start = jnp.stack([p[2], p[3], t0 + phase * period, t0 + p[12] * period])
-    return _Converter(*p[4:11]), start, jnp.asarray(1)
+    start = jnp.stack([p[2], p[3], t0 + p[12] * period])
+    converter = _Converter(*p[4:8], *jnp.stack([p[8] * period, p[10]]))
+    clock = hj.Clock(period, t0 + phase * period)
+    system = hj.with_clocks(converter, {"clock": (clock, converter.tick)})
+    return system, start, system.start(t0, start, jnp.asarray(1), None)[1]
 
 
 class _Reference:
     def start(self, z):
-        x = [z[2], z[3], z[0] + z[11] * z[9], z[0] + z[12] * z[9]]
-        return np.stack(x), np.ones((1, z.shape[-1]), int)
+        x = [z[2], z[3], z[0] + z[12] * z[9]]
+        # Is it on, and how often has the clock ticked?
+        n = z.shape[-1]
+        return np.stack(x), np.stack([np.ones(n, int), np.zeros(n, int)])
 
     def flow(self, z, t, x, mode, dt):
         zero = 0 * z[6]
         A = [[zero, -1 / z[6]], [1 / z[7], -1 / (z[5] * z[7])]]
         b = np.stack([mode[0] * z[4] / z[6], zero])
         moved = affine_flow(np.array(A), b, x[:2], dt)
-        return np.concatenate([moved, x[2:] + 0 * moved])
+        return np.concatenate([moved, x[2:] + 0 * moved[:1]])
 
     def guards(self, z, t, x, mode):
         now, on = z[0] + t, mode[0] == 1
-        g = [x[2] - now, np.where(on, x[3] - now, UNWATCHED)]
+        tick = z[0] + (z[11] + mode[1]) * z[9]
+        g = [tick - now, np.where(on, x[2] - now, UNWATCHED)]
         return np.stack([*g, np.where(on, z[10] - x[0], UNWATCHED)])
 
     def jump(self, z, t, x, mode, event):
-        ticked = np.stack([x[0], x[1], x[2] + z[9], x[2] + z[8] * z[9]])
-        x = np.where(event == 0, ticked, x)
-        return x, np.where(event == 0, 1, 0)[None]
+        x = np.where(event == 0, np.stack([x[0], x[1], z[0] + t + z[8] * z[9]]), x)
+        tick = event == 0
+        return x, np.stack([tick.astype(int), mode[1] + tick])
 
 
 def _draw(rng, n, gaps):
@@ -115,6 +119,6 @@ CONVERTER = Family(
     draw=_draw,
     build=_build,
     reference=_Reference(),
-    state=((1, 0), (1, 0), (0, 1), (0, 1)),
+    state=((1, 0), (1, 0), (0, 1)),
     cells=24,
 )

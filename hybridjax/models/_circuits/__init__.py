@@ -1,0 +1,1 @@
+"""Switched circuits. May import `_systems`."""

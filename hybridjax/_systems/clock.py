@@ -41,7 +41,8 @@ class Clock(AbstractClock):
 
     - `period`: $T > 0$, a number, in the system's unit of time.
     - `phase`: $\varphi$, the time of the first tick, a number. Ticks before the start
-        of a simulation are skipped; one at the start happens.
+        of a simulation are skipped; one at the start happens. Ticks are counted from
+        here, as integers of 32 bits: where times are large, begin near them.
 
     **Raises:**
 

@@ -109,7 +109,7 @@ def flatten_system(
         system, args = eqx.combine(parameters, static)
         with stabilized_for(solver):
             dx = system.flow(t, unravel(x_flat), mode, args)
-        _check("flow", "x", dx, x)
+        check_output("flow", "x", dx, x)
         return _ravel(dx, x_flat.dtype)
 
     def guards(parameters, t, x_flat, mode):
@@ -133,8 +133,8 @@ def flatten_system(
                 f"{type(out).__name__}."
             )
         x_plus, mode_plus = out
-        _check("jump", "x", x_plus, x)
-        _check("jump", "mode", mode_plus, mode)
+        check_output("jump", "x", x_plus, x)
+        check_output("jump", "mode", mode_plus, mode)
         mode_plus = jtu.tree_map(
             lambda m, like: jnp.asarray(m, like.dtype), mode_plus, mode
         )
@@ -164,7 +164,7 @@ def _ravel(x: PyTree, dtype) -> Array:
     return jnp.concatenate(leaves) if len(leaves) != 1 else leaves[0]
 
 
-def _check(function: str, what: str, got: Any, like: Any):
+def check_output(function: str, what: str, got: Any, like: Any):
     got_leaves, got_structure = jtu.tree_flatten(got)
     like_leaves, like_structure = jtu.tree_flatten(like)
     if got_structure != like_structure:

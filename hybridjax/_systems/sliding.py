@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._jax.branch import where
 from .._jax.reduce import any_of
+from .flat import check_output
 
 
 class Side(enum.IntEnum):
@@ -124,7 +125,8 @@ class Switch(eqx.Module):
         return _lose(sides, on & away & (jnp.sum(on) == 1))
 
     def _at(self, t, x, sides) -> _Point:
-        below, above = self.fields(t, x, sides)
+        below, above = jtu.tree_map(jnp.asarray, self.fields(t, x, sides))
+        check_output("flow", "x", below, x)
         h, rate_below = self._rates(t, x, below)
         _, rate_above = self._rates(t, x, above)
         # Of the one surface that is slid on: elsewhere both fields are the same.

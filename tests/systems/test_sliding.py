@@ -211,6 +211,34 @@ def test_a_surface_is_crossed_while_sliding_on_another():
     np.testing.assert_allclose(np.sum(xs**2, axis=-1), 1, rtol=0, atol=1e-7)
 
 
+def _beyond(rates):
+    """x' = -sign x while y < 1; beyond that, as `rates` says. y' = 1."""
+
+    def field(t, x, b, args):
+        first = jnp.where(b[1] < 0, -1.0 * b[0], rates(b[0]))
+        return jnp.stack([first, 1 + 0 * first])
+
+    surfaces = lambda t, x, args: x - jnp.array([0.0, 1.0])
+    return hj.EventSelectedSystem(field, surfaces, sliding=True)
+
+
+def test_sliding_ends_where_another_surface_is_crossed():
+    def solve(z):
+        system = _beyond(lambda b: z[2])
+        sol = _simulate(system, 0.0, 2.0, z[:2])
+        return jnp.append(sol.x1, sol.events.t[:2]), sol.mode1
+
+    def truth(z):
+        x, y, rate = z
+        crossing = 1 - y
+        return jnp.stack([rate * (2 - crossing), y + 2, jnp.abs(x), crossing])
+
+    s = np.linspace(0.1, 0.6, 6)
+    zs = jnp.stack([s * (-1) ** np.arange(6), -s / 2, np.linspace(-2, 1.9, 6)], axis=1)
+    mode = _compare(solve, truth, zs, rtol=1e-9)
+    np.testing.assert_array_equal(mode[:, 0], np.sign(zs[:, 2]))
+
+
 #
 # Starts
 #
@@ -363,6 +391,7 @@ def _fields(*rates):
 
 _refused = {
     "two": (_fields((1, -1), (1, -1)), [-0.2, 0.4], None, r"0\.4.*surfaces 0 and 1"),
+    "both": (_beyond(lambda b: b), [0.1, 0.0], None, r"surface 0: .*no unique way on"),
     "away": (_fields((-1, 1)), [0.0], None, r"time 0,.*surface 0.*no unique way on"),
     "off": (_fields((1, -1)), [0.3], [0], r"time 0,.*surface 0.*not on the surface"),
     "crossing": (_fields((1, 1)), [0.0], [0], r"time 0,.*surface 0.*not stay there"),
@@ -409,6 +438,9 @@ def test_arguments():
         hj.EventSelectedSystem(field, x, np.zeros((1, 1), bool), sliding=True)
     with pytest.raises(ValueError, match="`event_method` cannot be .*`hj.Locate"):
         _simulate(models.relay(), 0.0, 1.0, jnp.ones(2), event_method=hj.Project(0.1))
+    shape = hj.EventSelectedSystem(lambda t, x, b, args: x[:1], x, sliding=True)
+    with pytest.raises(ValueError, match="`flow` must return arrays with the shapes"):
+        _simulate(shape, 0.0, 1.0, jnp.ones(2))
     surface = hj.SlidingSurface("up", "down", lambda t, x, args: x[0], "other")
     target = hj.Transition("up", "slides", lambda t, x, args: x[0])
     states = hj.Transition("up", "wall", lambda t, x, args: x[0], lambda t, x, a: x[:1])

@@ -2,6 +2,7 @@
 
 from .affine import AFFINE
 from .balls import BALLS
+from .belt import BELT
 from .billiards import BILLIARDS
 from .converter import CONVERTER
 from .paddle import PADDLE
@@ -21,6 +22,7 @@ FAMILIES = {
         SPIKING,
         CONVERTER,
         STICK_SLIP,
+        BELT,
         POINTS,
         BARS,
         RODS,

@@ -10,10 +10,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._jax.convert import convert
-from .inner import next_time
 from .names import meant_as_vector
 from .stabilization import stabilized_for
-from .system import AbstractHybridSystem
+from .system import AbstractHybridSystem, next_time
 
 
 # A body on two springs has 60 operations, one with a frictional contact 230, a robot

@@ -7,11 +7,7 @@ import jax.tree_util as jtu
 from jaxtyping import PyTree
 
 from .automaton import HybridAutomaton
-from .system import (
-    AbstractHybridSystem,
-    AbstractSelfStartingSystem,
-    AbstractTimedSystem,
-)
+from .system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
 def start_of(system: AbstractHybridSystem, t, x, mode, args) -> tuple[PyTree, PyTree]:
@@ -29,14 +25,6 @@ def start_of(system: AbstractHybridSystem, t, x, mode, args) -> tuple[PyTree, Py
             "state."
         )
     return x, mode
-
-
-def next_time(system: AbstractHybridSystem, t, x, mode, args):
-    """The next time of `hj._systems.system.AbstractTimedSystem`, or `None`
-    for systems that are not timed."""
-    if isinstance(system, AbstractTimedSystem):
-        return system.next_time(t, x, mode, args)
-    return None
 
 
 def mode_index(system: AbstractHybridSystem, mode: Any) -> Any:

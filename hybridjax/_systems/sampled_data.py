@@ -12,10 +12,15 @@ from .._jax.branch import switch
 from .._jax.gate import gate
 from .._jax.reduce import least
 from .clock import AbstractClock, Clock, together, until
-from .inner import as_like, next_time, start_of
+from .inner import as_like, start_of
 from .names import Names
 from .parameter import in_dtype
-from .system import AbstractHybridSystem, AbstractTimedSystem, names_of
+from .system import (
+    AbstractHybridSystem,
+    AbstractTimedSystem,
+    names_of,
+    next_time,
+)
 
 
 _HOLDS = ("zero_order", "pulse_width")

@@ -129,6 +129,14 @@ class AbstractTimedSystem(AbstractSelfStartingSystem):
         a system that never knows."""
 
 
+def next_time(system: AbstractHybridSystem, t, x, mode, args):
+    """The next time at which a guard is known to fire, or `None` for systems that are
+    not timed."""
+    if isinstance(system, AbstractTimedSystem):
+        return system.next_time(t, x, mode, args)
+    return None
+
+
 def names_of(system: AbstractHybridSystem) -> Names:
     named = isinstance(system, AbstractSelfStartingSystem)
     return system.naming if named else Names()

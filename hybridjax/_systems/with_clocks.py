@@ -10,9 +10,14 @@ from .._jax.branch import switch
 from .._jax.gate import gate
 from .._jax.reduce import least
 from .clock import AbstractClock, together, until
-from .inner import as_like, mode_index, next_time, start_of
+from .inner import as_like, mode_index, start_of
 from .names import Names
-from .system import AbstractHybridSystem, AbstractTimedSystem, names_of
+from .system import (
+    AbstractHybridSystem,
+    AbstractTimedSystem,
+    names_of,
+    next_time,
+)
 
 
 def with_clocks(

@@ -7,9 +7,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .inner import next_time, start_of
+from .inner import start_of
 from .names import Names
-from .system import AbstractHybridSystem, AbstractTimedSystem, names_of
+from .system import (
+    AbstractHybridSystem,
+    AbstractTimedSystem,
+    names_of,
+    next_time,
+)
 
 
 def with_cost(

@@ -6,6 +6,7 @@ import diffrax as dfx
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree, Real
 
@@ -276,7 +277,8 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     sol = Solution(
         t0=t0,
         t1=t1,
-        x0=x0,
+        # Not as it was given: JAX does not lower a batch of NumPy's in every place.
+        x0=jtu.tree_map(jnp.array, x0),
         mode0=mode0,
         ts=ts,
         xs=xs,

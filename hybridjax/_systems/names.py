@@ -56,8 +56,8 @@ class Names:
         for leaf in self.entries(mode):
             for j, name in np.ndenumerate(leaf):
                 if name in dict(self.notes):
-                    where = ", ".join(map(str, j))
-                    text += f" ({self.place} {where}: {dict(self.notes)[name]})"
+                    where = f"{self.place} {', '.join(map(str, j))}: " if j else ""
+                    text += f" ({where}{dict(self.notes)[name]})"
         return text
 
     def guard(self, guard: int) -> str:

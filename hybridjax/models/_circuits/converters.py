@@ -31,7 +31,7 @@ def buck_converter(
     **Arguments:**
 
     - `duty`: $d$, from 0 to 1: a number, or a controller `(t, x, z, args) -> (z, d)` as
-        of [`hybridjax.SampledDataSystem`][], called where a period begins.
+        of `hj.SampledDataSystem`, called where a period begins.
     - `voltage`: $V$, in V.
     - `inductance`: $L$, in H.
     - `capacitance`: $C$, in F.
@@ -42,7 +42,7 @@ def buck_converter(
 
     **Returns:**
 
-    A [`hybridjax.SampledDataSystem`][], whose plant has the state $(i, v)$, in A and V,
+    A `hj.SampledDataSystem`, whose plant has the state $(i, v)$, in A and V,
     of shape `(2,)`.
 
     ??? cite "Reference"
@@ -69,7 +69,7 @@ def boost_converter(
     $$L \dot\imath = V - (1 - s) v, \qquad C \dot v = (1 - s) i - v / R.$$
 
     In a steady state $v$ is about $V / (1 - d)$. Arguments, state and source are those
-    of [`hybridjax.models.buck_converter`][].
+    of `hj.models.buck_converter`.
     """
     values = (voltage, inductance, capacitance, load)
     plant = _Converter(*map(parameter, values), boosts=True)

@@ -109,7 +109,7 @@ def simulate(
         reverse mode. A derivative is taken through the steps that were chosen for the
         state, and through shorter ones where its own error there, by the solver's
         embedded estimate, is larger. It cannot be better than the state at which it is
-        taken. `None`: steps are kept up to a hundred times the controller's `rtol`,
+        taken. `None`: steps are kept up to 300 times the controller's `rtol`,
         and shorter ones are taken with ten times that; a controller without tolerances
         is obeyed. Explicit Runge-Kutta methods with an error estimate only.
     - `progress_meter`: a diffrax progress meter.

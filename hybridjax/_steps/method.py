@@ -80,7 +80,7 @@ def implicit_tolerances(solver, controller):
 # Steps that suit the state suit a tangent as well, most of the time, with an error that
 # is larger by some factor. They are left as they are up to this many times the relative
 # tolerance; a tangent that gets shorter ones gets those that it needs.
-_KEEP, _AIM = 100, 10
+_KEEP, _AIM = 300, 10
 
 
 # With it, derivatives come of other, shorter steps: `hj.check_derivative`.

@@ -15,10 +15,10 @@ from ._derivatives.simulation import tape_of, traced_once
 from ._events.locate import Locate
 from ._events.project import Project
 from ._events.terminal_event import TerminalEvent
-from ._jax.compiler_options import compiler_options, is_outermost
+from ._jax.compiler_options import is_outermost, outermost_jit
 from ._jax.errors import certify, Verdict
 from ._jax.tracing import is_traced, nans_allowed, stop_gradient
-from ._loop.loop import LEAST_INTERVAL, SAME_TIME
+from ._loop.loop import LEAST_INTERVAL, same_time
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
 from ._solution.event_log import event_log
@@ -193,15 +193,10 @@ def simulate(
     # What is not traced is not differentiated: then that is not compiled.
     moves = is_traced(t0)
     # A program of its own chooses how it is compiled.
-    run = _outermost() if is_outermost() else _inner()
+    run = outermost_jit(_simulate) if is_outermost() else _inner()
     with nans_allowed():
         sol, verdict = run(*problem, solver, settings, saveat, checkpoints, moves)
     return certify(sol, verdict, messages(begin.system, bounds)) if throw else sol
-
-
-@functools.cache
-def _outermost():
-    return eqx.filter_jit(compiler_options=compiler_options())(_simulate)  # pyright: ignore
 
 
 @functools.cache
@@ -258,11 +253,6 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         smooth=tape.smooth,
         twice=tape.smooth_twice,
     )
-    same_time = (
-        SAME_TIME
-        * jnp.finfo(start_time.dtype).eps
-        * jnp.maximum(jnp.abs(start_time), jnp.abs(end_time))
-    )
     x1 = tape.x_end
     if settings.terminal is not None:
         guards, count = settings.terminal
@@ -271,7 +261,8 @@ def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
         x1 = shift_time(flat, tape.t_end, x1, tape.mode_end, moved)
     # What comes back to the user holds the rows once.
     tape = eqx.tree_at(lambda t: t.table, tape, ())
-    path = Path(tape, flat, solver, settings.tangent_tol, same_time, unravel)
+    tol = same_time(start_time, end_time)
+    path = Path(tape, flat, solver, settings.tangent_tol, tol, unravel)
     ts, xs, modes = save(saveat, path, t0, t1, x0, mode0, args)
     names = names_of(system)
     sol = Solution(

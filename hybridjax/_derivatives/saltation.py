@@ -153,4 +153,4 @@ def saltation_matrix(
         )[0]
 
     matrix = jax.vmap(push, out_axes=1)(jnp.eye(x_flat.shape[0], dtype=x_flat.dtype))
-    return begin.restrict(matrix, event)
+    return begin.restrict(matrix, event, event)

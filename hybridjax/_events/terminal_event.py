@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from .._jax.tracing import is_traced
-from .._systems.automaton import HybridAutomaton, Transition
-from .._systems.system import AbstractHybridSystem
+from .._systems.names import transition_between
+from .._systems.system import AbstractHybridSystem, names_of
 
 
 class TerminalEvent(eqx.Module):
@@ -18,8 +18,8 @@ class TerminalEvent(eqx.Module):
     **Arguments:**
 
     - `event`: number of the guard; or several, any of which counts; or the names
-        `(source, target)` of the modes of a transition of a
-        `hj.HybridAutomaton`.
+        `(source, target)` of the modes of a transition of a `hj.HybridAutomaton`, also
+        within a system with costs or clocks.
     - `count`: how often it fires. May change, and differ from lane to lane, without a
         new compilation.
 
@@ -47,6 +47,7 @@ class TerminalEvent(eqx.Module):
         self, system: AbstractHybridSystem, n_guards: int
     ) -> Bool[np.ndarray, " n_guards"]:
         """Which guards count."""
+        guards = names_of(system).guards
         if not isinstance(self.event[0], str):
             chosen = self.event
             if max(chosen) >= n_guards:
@@ -54,21 +55,14 @@ class TerminalEvent(eqx.Module):
                     f"Argument `terminal_event` names guard {max(chosen)}, but there "
                     f"are {n_guards}, with numbers from 0."
                 )
-        elif not isinstance(system, HybridAutomaton):
-            raise ValueError(
-                f"Argument `terminal_event` names the transition {self.event}, but the "
-                f"system is a {type(system).__name__}: give the number of a guard."
-            )
         else:
-            ends = [
-                (t.source, t.target) if isinstance(t, Transition) else None
-                for t in system.transitions
-            ]
-            chosen = [i for i, end in enumerate(ends) if end == self.event]
+            called = transition_between(*self.event)
+            chosen = [i for i, name in enumerate(guards) if name == called]
             if not chosen:
                 raise ValueError(
                     f"Argument `terminal_event` names the transition {self.event}, but "
-                    f"those that there are go from and to {ends}."
+                    f"the guards of this {type(system).__name__} are called {guards}. "
+                    "Give the number of a guard."
                 )
         return np.isin(np.arange(n_guards), chosen)
 

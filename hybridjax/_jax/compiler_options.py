@@ -1,9 +1,11 @@
 """What to tell XLA, so that programs compile sooner."""
 
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
@@ -74,6 +76,12 @@ def _is_known(name: str, value) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+@functools.cache
+def outermost_jit(fn: Callable) -> Callable:
+    """A program of its own, for where nothing is around it: see `is_outermost`."""
+    return eqx.filter_jit(compiler_options=compiler_options())(fn)  # pyright: ignore
 
 
 def is_outermost() -> bool:

@@ -34,6 +34,12 @@ LEAST_INTERVAL = 1024
 _SHORT = 8
 
 
+def same_time(t0: Float[Array, ""], t1: Float[Array, ""]) -> Float[Array, ""]:
+    """Up to this, times of an interval are the same."""
+    size = jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+    return SAME_TIME * jnp.finfo(t0.dtype).eps * size
+
+
 class AbstractLoop(abc.ABC):
     """One iteration of the loop, for one lane; a subclass for each event method."""
 
@@ -49,7 +55,7 @@ class AbstractLoop(abc.ABC):
         self.eps = jnp.finfo(t0.dtype).eps
         begin, end = settings.interval
         self.scale = jnp.maximum(jnp.abs(begin), jnp.abs(end))
-        self.same_time = SAME_TIME * self.eps * self.scale
+        self.same_time = same_time(begin, end)
         corner_tol = corner_tolerance(settings.event_method.corner_tol, t0.dtype)
         self.corner_tol = jnp.maximum(corner_tol * (end - begin), self.same_time)
         self.short = _SHORT * self.same_time

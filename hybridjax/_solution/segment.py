@@ -5,7 +5,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._loop.loop import SAME_TIME
+from .._loop.loop import same_time
 from .known import check_known
 
 
@@ -90,7 +90,6 @@ def segments_of(sol) -> list[Segment]:
     begins = [(sol.t0, known(sol.x0)), *zip(log.t, rows(log.x_after), strict=True)]
     ends = zip(log.t, rows(log.x_before), rows(log.mode_before), log.event, strict=True)
     last = (sol.stats["t_end"], known(sol.x1), known(sol.mode1), -1)
-    largest = np.maximum(np.abs(sol.t0), np.abs(sol.t1))
     return [
         Segment(
             t0=float(t0),
@@ -102,7 +101,7 @@ def segments_of(sol) -> list[Segment]:
             event=int(event),
             event_name=names.guard(int(event)),
             _solution=sol,
-            _same_time=float(SAME_TIME * np.finfo(largest.dtype).eps * largest),
+            _same_time=float(same_time(sol.t0, sol.t1)),
         )
         for (t0, x0), (t1, x1, mode, event) in zip(begins, [*ends, last], strict=True)
     ]

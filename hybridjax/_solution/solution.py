@@ -1,4 +1,3 @@
-import functools
 from typing import Any
 
 import equinox as eqx
@@ -6,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from .._jax.compiler_options import compiler_options, is_outermost
+from .._jax.compiler_options import is_outermost, outermost_jit
 from .._jax.tracing import nans_allowed
 from .._loop.results import RESULTS
 from .._systems.names import Names
@@ -109,7 +108,7 @@ class Solution(eqx.Module):
             return _evaluate(self._path, t)
         # One by one, its operations take ten times as long to compile.
         with nans_allowed():
-            return _outermost()(self._path, t)
+            return outermost_jit(_evaluate)(self._path, t)
 
 
 def _evaluate(stored: StoredPath, t):
@@ -122,8 +121,3 @@ def _evaluate(stored: StoredPath, t):
     for _ in range(t.ndim):
         one = jax.vmap(one)
     return one(t)
-
-
-@functools.cache
-def _outermost():
-    return eqx.filter_jit(compiler_options=compiler_options())(_evaluate)  # pyright: ignore

@@ -26,7 +26,7 @@ def summary(sol) -> str:
         return f"Solution(batch of shape {count.shape}: {', '.join(parts)}; {spans})"
     result, t_end = result_name(results), float(stats["t_end"])
     times = f"t={float(sol.t0):.6g} to {t_end:.6g}"
-    if result != "successful":
+    if t_end != float(sol.t1):
         times += f" of {float(sol.t1):.6g}"
     mode = sol._names.mode(sol.mode1, show=repr)
     return f"Solution({result}, {times}, mode={mode}, events={count}, steps={steps})"

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from .._jax.branch import switch, where
 from .._jax.gate import gate
-from .names import meant_as_vector, Names
+from .names import meant_as_vector, Names, transition_between
 from .sliding import Side, Switch
 from .sliding_surface import modes_of, ModeTable, SlidingSurface, UNSEEN
 from .system import AbstractSelfStartingSystem, UNWATCHED
@@ -230,7 +230,7 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         guards = [
             each.name
             if isinstance(each, SlidingSurface)
-            else f"{each.source} -> {each.target}"
+            else transition_between(each.source, each.target)
             for each in self.transitions
         ]
         why = [(name, self._table.why_lost(name)) for name in self.names]

@@ -118,7 +118,7 @@ class EventSelectedSystem(AbstractSelfStartingSystem):
         known: a surface that is exactly at zero counts as still to be crossed)."""
         if self.sliding:
             return self._switch(args).sides(t, x)
-        h = jnp.asarray(self.event_functions(t, x, args))
+        h = self._surfaces(t, x, args)
         return jnp.where(h > 0, 1, -1).astype(jnp.int32)
 
     def start(self, t, x, mode, args):

@@ -4,13 +4,15 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .automaton import HybridAutomaton
-from .system import AbstractHybridSystem, AbstractSelfStartingSystem
+from .system import AbstractHybridSystem, AbstractSelfStartingSystem, next_time
 
 
-def start_of(system: AbstractHybridSystem, t, x, mode, args) -> tuple[PyTree, PyTree]:
+def start_of(
+    system: AbstractHybridSystem, t, x, mode, args, mode_name: str = "mode0"
+) -> tuple[PyTree, PyTree]:
     """The initial state and mode of a system, in the form that the engine carries.
 
     **Raises:**
@@ -21,10 +23,16 @@ def start_of(system: AbstractHybridSystem, t, x, mode, args) -> tuple[PyTree, Py
         return system.start(t, x, mode, args)
     if mode is None:
         raise ValueError(
-            "Argument `mode0` must be given: this system cannot tell its mode from its "
-            "state."
+            f"Argument `{mode_name}` must be given: this system cannot tell its mode "
+            "from its state."
         )
     return x, mode
+
+
+def time_within(system: Any, t, x, mode, args) -> Float[Array, ""]:
+    """The next time at which a guard is known to fire; infinite where none is."""
+    time = next_time(system, t, x, mode, args)
+    return jnp.asarray(jnp.inf, t.dtype) if time is None else time
 
 
 def mode_index(system: AbstractHybridSystem, mode: Any) -> Any:

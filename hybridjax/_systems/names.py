@@ -71,6 +71,11 @@ class Names:
         return f"guard {guard} ({self.guards[guard]})" if named else f"guard {guard}"
 
 
+def transition_between(source: str, target: str) -> str:
+    """What the guard of a transition is called."""
+    return f"{source} -> {target}"
+
+
 def _look_up(leaf: np.ndarray, table: dict[int, str]) -> np.ndarray:
     if not table:
         return leaf

@@ -12,14 +12,13 @@ from .._jax.branch import switch
 from .._jax.gate import gate
 from .._jax.reduce import least
 from .clock import AbstractClock, Clock, together, until
-from .inner import as_like, start_of
+from .inner import as_like, start_of, time_within
 from .names import Names
 from .parameter import in_dtype
 from .system import (
     AbstractHybridSystem,
     AbstractTimedSystem,
     names_of,
-    next_time,
 )
 
 
@@ -191,11 +190,8 @@ class SampledDataSystem(AbstractTimedSystem):
 
     def tick(self, t, x: SampledState, mode: SampledMode, args):
         """When the clock ticks next, and when something of the plant comes."""
-        within = None
-        if isinstance(self.plant, AbstractHybridSystem):
-            plant_args = (self.signal(x, mode), args)
-            within = next_time(self.plant, t, x.x, mode.mode, plant_args)
-        within = jnp.asarray(jnp.inf, t.dtype) if within is None else within
+        plant_args = (self.signal(x, mode), args)
+        within = time_within(self.plant, t, x.x, mode.mode, plant_args)
         return together(self.clock.time(mode.tick, t.dtype), within), within
 
     def sample(self, t, x, z, args) -> tuple[PyTree, PyTree]:

@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._jax.branch import where
-from .._jax.reduce import any_of
+from .._jax.reduce import any_of, largest
 from .flat import check_output
 
 
@@ -155,11 +155,8 @@ def _onto(x, this: Bool[Array, " n"], p: _Point, one, other, rate_one, rate_othe
     approach = pick(rate_other) - pick(rate_one)
     time = pick(p.h) / jnp.where(approach == 0, 1, approach)
     moves = jtu.tree_map(lambda a, b: time.astype(a.dtype) * (b - a), one, other)
-    size = lambda tree: jnp.max(
-        jnp.stack([jnp.max(jnp.abs(leaf), initial=0) for leaf in jtu.tree_leaves(tree)])
-    )
     tol = jnp.finfo(p.h.dtype).eps ** 0.375
-    near = size(moves) <= tol * (1 + size(x))
+    near = largest(moves) <= tol * (1 + largest(x))
     return near, jtu.tree_map(jnp.subtract, x, moves)
 
 

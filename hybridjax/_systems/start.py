@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .automaton import HybridAutomaton, ModalState, state_range, Transition
-from .system import AbstractHybridSystem, AbstractSelfStartingSystem
+from .automaton import HybridAutomaton, ModalState, state_range
+from .inner import start_of
+from .system import AbstractHybridSystem
 
 
 class Start(eqx.Module):
@@ -19,18 +20,16 @@ class Start(eqx.Module):
     x: PyTree
     mode: PyTree
 
-    def restrict(self, matrix, event):
-        """Cuts the blocks of the target and source modes out of a matrix on modal
-        states; other states have no blocks."""
+    def restrict(self, matrix, first, last):
+        """Cuts the blocks of the target and source modes out of the matrix of events
+        on modal states; other states have no blocks."""
         if not isinstance(self.x, ModalState) or not isinstance(
             self.system, HybridAutomaton
         ):
             return matrix
-        transition = self.system.transitions[int(event)]
-        if not isinstance(transition, Transition):
-            return matrix
-        rows = state_range(self.x, transition.target)
-        columns = state_range(self.x, transition.source)
+        transitions: Any = self.system.transitions
+        rows = state_range(self.x, transitions[int(last)].target)
+        columns = state_range(self.x, transitions[int(first)].source)
         return matrix[rows, columns]
 
 
@@ -52,13 +51,7 @@ def start(system, t, x, mode, args, *, t_name="t", x_name="x", mode_name="mode")
         raise ValueError(f"Argument `{x_name}` must have at least one array.")
     dtype = jnp.result_type(*jtu.tree_leaves(x))
     t = as_time(t, dtype, t_name)
-    if isinstance(system, AbstractSelfStartingSystem):
-        x, mode = system.start(t, x, mode, args)
-    elif mode is None:
-        raise ValueError(
-            f"Argument `{mode_name}` must be given: this system cannot tell its mode "
-            "from its state."
-        )
+    x, mode = start_of(system, t, x, mode, args, mode_name)
     mode = jtu.tree_map(lambda leaf: _mode_leaf(leaf, mode_name), mode)
     return Start(system, t, x, mode)
 

@@ -10,13 +10,12 @@ from .._jax.branch import switch
 from .._jax.gate import gate
 from .._jax.reduce import least
 from .clock import AbstractClock, together, until
-from .inner import as_like, mode_index, start_of
+from .inner import as_like, mode_index, start_of, time_within
 from .names import Names
 from .system import (
     AbstractHybridSystem,
     AbstractTimedSystem,
     names_of,
-    next_time,
 )
 
 
@@ -123,8 +122,7 @@ class ClockedSystem(AbstractTimedSystem):
         self, t, x, mode: ClockedMode, args
     ) -> tuple[Float[Array, " clocks"], Array]:
         """When each clock ticks next, and when something of the system within does."""
-        within = next_time(self.system, t, x, mode.mode, args)
-        within = jnp.asarray(jnp.inf, t.dtype) if within is None else within
+        within = time_within(self.system, t, x, mode.mode, args)
         times = []
         for clock, k in zip(self.clocks, mode.ticks, strict=True):
             times.append(together(clock.time(k, t.dtype), within, *times))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hybridjax import models
 
-from ..helpers import error
+from ..helpers import ball_outcome, error
 
 
 _T1 = 2.5
@@ -31,16 +31,14 @@ def _bounce(z, count, dtype=jnp.float64, **options):
 
 
 def _exact(z, count):
-    q, v, g, e = z
-    impact = jnp.sqrt(v**2 + 2 * g * q)
-    flights = 2 * impact / g * (e - e**count) / (1 - e)
-    t = (v + impact) / g + flights
-    end = jnp.minimum(t, _T1)
-    # Where it does not get so far: the fourth flight.
-    begin = (v + impact) / g + 2 * impact / g * (e - e**4) / (1 - e)
-    s, up = end - begin, e**4 * impact
-    late = jnp.stack([end, up * s - g * s**2 / 2, up - g * s])
-    return jnp.where(t < _T1, jnp.stack([t, 0 * t, e**count * impact]), late)
+    """Where it does not get so far, that is after the fourth bounce."""
+    _, v, g, e = z
+    height, speed, *times = ball_outcome(z, 4, _T1)
+    impact = jnp.sqrt(v**2 + 2 * g * z[0])
+    at = jnp.stack(times)[jnp.minimum(count, 4) - 1]
+    stopped = jnp.stack([at, 0 * at, e**count * impact])
+    late = jnp.stack([0 * height + _T1, height, speed])
+    return jnp.where(count <= 4, stopped, late)
 
 
 def test_bounces():
@@ -167,6 +165,18 @@ def test_transition():
         run(0)
     with pytest.raises(ValueError, match="`terminal_event`.*one `count`"):
         run(hj.TerminalEvent(0, jnp.array([1, 2])))
+    # Also where the automaton is within another system.
+    spent = hj.with_cost(automaton, lambda t, x, dx, mode, args: x[0])
+    sol = hj.simulate(
+        spent,
+        0.0,
+        9.0,
+        (jnp.array([0.25]), 0.0),
+        "up",
+        terminal_event=hj.TerminalEvent(("up", "down")),
+    )
+    np.testing.assert_allclose([sol.t1, sol.x1[1]], [0.75, (1 - 0.25**2) / 2])
+    assert repr(sol).startswith("Solution(event_occurred, t=0 to 0.75, mode='down'")
 
 
 def test_errors():

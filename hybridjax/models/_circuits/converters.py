@@ -50,8 +50,7 @@ def buck_converter(
         Erickson, Maksimović, *Fundamentals of power electronics*, Chapter 2.
     """
     values = (voltage, inductance, capacitance, load)
-    plant = _Converter(*map(parameter, values), boosts=False)
-    return _modulated(plant, duty, Clock(period, phase), z0)
+    return _modulated(False, values, duty, Clock(period, phase), z0)
 
 
 def boost_converter(
@@ -72,8 +71,7 @@ def boost_converter(
     of `hj.models.buck_converter`.
     """
     values = (voltage, inductance, capacitance, load)
-    plant = _Converter(*map(parameter, values), boosts=True)
-    return _modulated(plant, duty, Clock(period, phase), z0)
+    return _modulated(True, values, duty, Clock(period, phase), z0)
 
 
 class _Converter(eqx.Module):
@@ -100,6 +98,7 @@ class _Constant(eqx.Module):
         return z, self.duty
 
 
-def _modulated(plant, duty, clock: Clock, z0) -> SampledDataSystem:
+def _modulated(boosts: bool, values, duty, clock: Clock, z0) -> SampledDataSystem:
+    plant = _Converter(*map(parameter, values), boosts=boosts)
     controller = duty if callable(duty) else _Constant(parameter(duty))
     return SampledDataSystem(plant, controller, clock, z0, hold="pulse_width")

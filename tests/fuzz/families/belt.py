@@ -9,8 +9,9 @@ import hybridjax as hj
 import jax.numpy as jnp
 import numpy as np
 
-from ..core import DURATION, Family, Parameter, START
+from ..core import Family, Parameter
 from ..reference import affine_flow
+from .block import BLOCK, draw_block
 
 
 def _build(p):
@@ -56,22 +57,14 @@ class _Reference:
 
 
 def _draw(rng, n, gaps):
-    t0, duration = rng.uniform(-1, 1, n), rng.uniform(0.5, 6, n)
-    belt = rng.uniform(0.1, 1, n)
-    x, v = rng.uniform(-1, 1, n), belt - rng.uniform(0.05, 1.5, n)
-    k, c = rng.uniform(0.5, 6, n), rng.uniform(-0.5, 0.3, n)
-    return np.stack([t0, duration, x, v, k, c, rng.uniform(0.2, 1.5, n), belt], axis=1)
+    block, belt = draw_block(rng, n, 6, (-0.5, 0.3))
+    return np.stack([*block, rng.uniform(0.2, 1.5, n), belt], axis=1)
 
 
 BELT = Family(
     name="belt",
     parameters=(
-        START,
-        DURATION,
-        Parameter("position", 1, 0),
-        Parameter("speed", 1, -1),
-        Parameter("stiffness", 0, -2),
-        Parameter("damping", 0, -1),
+        *BLOCK,
         Parameter("friction", 1, -2),
         Parameter("belt speed", 1, -1),
     ),

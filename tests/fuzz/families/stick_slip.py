@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..core import DURATION, Family, Parameter, START
+from ..core import Family, Parameter
 from ..reference import affine_flow, UNWATCHED
+from .block import BLOCK, draw_block
 
 
 _STICK, _BEHIND, _AHEAD = 0, 1, 2
@@ -83,24 +84,16 @@ class _Reference:
 
 
 def _draw(rng, n, gaps):
-    t0, duration = rng.uniform(-1, 1, n), rng.uniform(0.5, 4, n)
-    belt = rng.uniform(0.1, 1, n)
-    x, v = rng.uniform(-1, 1, n), belt - rng.uniform(0.05, 1.5, n)
-    k, c = rng.uniform(0.5, 6, n), rng.uniform(0, 0.5, n)
+    block, belt = draw_block(rng, n, 4, (0, 0.5))
     kinetic = rng.uniform(0.2, 1.5, n)
     static = kinetic * rng.uniform(1.1, 1.8, n)
-    return np.stack([t0, duration, x, v, k, c, static, kinetic, belt], axis=1)
+    return np.stack([*block, static, kinetic, belt], axis=1)
 
 
 STICK_SLIP = Family(
     name="stick_slip",
     parameters=(
-        START,
-        DURATION,
-        Parameter("position", 1, 0),
-        Parameter("speed", 1, -1),
-        Parameter("stiffness", 0, -2),
-        Parameter("damping", 0, -1),
+        *BLOCK,
         Parameter("static friction", 1, -2),
         Parameter("kinetic friction", 1, -2),
         Parameter("belt speed", 1, -1),

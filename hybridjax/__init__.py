@@ -23,6 +23,7 @@ from ._systems.automaton import (
     Transition as Transition,
 )
 from ._systems.event_selected import EventSelectedSystem as EventSelectedSystem
+from ._systems.rest import Rest as Rest
 from ._systems.system import (
     AbstractHybridSystem as AbstractHybridSystem,
     UNWATCHED as UNWATCHED,

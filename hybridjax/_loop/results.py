@@ -14,11 +14,13 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     zeno = (
         "Events accumulate: the same guard fires again and again in gaps that the time "
-        "cannot resolve. If motion dies down (a ball coming to rest) or the flow leads "
-        "to a surface from both sides, add a mode for the rest, or for sliding, and a "
-        "transition into it. If the guard is a clock, see that its reset sets it back "
-        "by a whole period, and that a period is far above the rounding errors of the "
-        "time: else simulate shorter intervals, that begin near zero, or in float64."
+        "cannot resolve. If motion dies down (a ball coming to rest), say which mode "
+        "that leads to, by `hj.Transition(..., rest=hj.Rest(...))`; with a "
+        "`MechanicalSystem`, raise its `rest_speed`. If the flow leads to a surface "
+        "from both sides, add a mode for sliding, and a transition into it. If the "
+        "guard is a clock, see that its reset sets it back by a whole period, and that "
+        "a period is far above the rounding errors of the time: else simulate shorter "
+        "intervals, that begin near zero, or in float64."
     )
     grazing = (
         "A guard is touched tangentially: its rate of change vanishes where it is "

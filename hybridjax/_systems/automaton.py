@@ -10,15 +10,11 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._jax.branch import where
 from .._jax.gate import gate
 from .names import meant_as_vector
+from .rest import identity, Rest
 from .system import AbstractSelfStartingSystem, UNWATCHED
-
-
-def identity(t, x, args):
-    """The reset that changes nothing."""
-    del t, args
-    return x
 
 
 class Transition(eqx.Module):
@@ -31,12 +27,22 @@ class Transition(eqx.Module):
     - `guard`: callable `(t, x, args) -> scalar`. Fires when it decreases through zero.
     - `reset`: callable `(t, x, args) -> x`, from the state of `source` to the state of
         `target`. Evaluated on the left limit; what it returns is the right limit.
+    - `rest`: a [`hybridjax.Rest`][]: the mode to which these events lead where they
+        accumulate (a Zeno point), as the bounces of a ball do. `None` means that they
+        do not; if they do, the simulation ends with `zeno`.
     """
 
     source: str = eqx.field(static=True)
     target: str = eqx.field(static=True)
     guard: Callable
     reset: Callable = identity
+    rest: Rest | None = None
+
+    @property
+    def ways(self) -> list[tuple[str, Callable]]:
+        """The modes to which it may lead, and the resets into them."""
+        rest = [] if self.rest is None else [(self.rest.target, self.rest.reset)]
+        return [(self.target, self.reset), *rest]
 
 
 class ModalState(eqx.Module):
@@ -94,7 +100,8 @@ class HybridAutomaton(AbstractSelfStartingSystem):
         self.vector_fields = tuple(modes.values())
         self.transitions = tuple(transitions)
         for i, transition in enumerate(self.transitions):
-            for end in (transition.source, transition.target):
+            targets = [target for target, _ in transition.ways]
+            for end in (transition.source, *targets):
                 if end not in modes:
                     raise ValueError(
                         f"Argument `transitions` must name modes of `modes`, but "
@@ -159,14 +166,33 @@ class HybridAutomaton(AbstractSelfStartingSystem):
 
         def branch(i):
             transition = self.transitions[i]
+            after = self.vector_fields[self.names.index(transition.target)]
+
+            def way(t, x, args, to, taken):
+                target, reset = to
+                reset, t_, x_, args_ = gate(
+                    (reset, t, _get(x, transition.source), args), taken
+                )
+                x_plus = _put(x, target, reset(t_, x_, args_))
+                return x_plus, jnp.asarray(self.names.index(target), mode.dtype)
 
             def run(t, x, args):
-                reset, t_, x_, args_ = gate(
-                    (transition.reset, t, _get(x, transition.source), args), event == i
+                here = event == i
+                if transition.rest is None:
+                    return way(t, x, args, transition.ways[0], here)
+                rests = transition.rest.replaces(
+                    transition.guard,
+                    after,
+                    t,
+                    transition.reset(t, _get(x, transition.source), args),
+                    args,
+                    watched=transition.source == transition.target,
                 )
-                x_plus = _put(x, transition.target, reset(t_, x_, args_))
-                target = self.names.index(transition.target)
-                return x_plus, jnp.asarray(target, mode.dtype)
+                on, rest = (
+                    way(t, x, args, to, here & taken)
+                    for to, taken in zip(transition.ways, (~rests, rests), strict=True)
+                )
+                return where(rests, rest, on)
 
             return run
 
@@ -216,6 +242,14 @@ def transition_name(system: HybridAutomaton, i: int) -> str:
     return f"transition {i} ({transition.source!r} -> {transition.target!r})"
 
 
+def target_name(system: HybridAutomaton, i: int, mode_after: Callable) -> str:
+    """The mode to which a transition led."""
+    transition = system.transitions[i]
+    if transition.rest is None:
+        return transition.target
+    return system.names[int(mode_after())]
+
+
 def state_range(x: ModalState, name: str) -> slice:
     """Where the state of one mode lies in the raveled modal state."""
     sizes = {
@@ -240,17 +274,18 @@ def _embed(system, t, x, index, args):
         for i, transition in enumerate(system.transitions):
             if transition.source != source:
                 continue
-            struct = eqx.filter_eval_shape(transition.reset, t, structs[source], args)
-            known = structs.get(transition.target)
-            if known is None:
-                structs[transition.target] = struct
-                todo.append(transition.target)
-            elif not _same(known, struct):
-                raise ValueError(
-                    f"All resets into a mode must return states of one structure, but "
-                    f"{transition_name(system, i)} returns {struct}, and another "
-                    f"state of {transition.target!r} is {known}." + meant_as_vector(x)
-                )
+            for target, reset in transition.ways:
+                struct = eqx.filter_eval_shape(reset, t, structs[source], args)
+                known = structs.get(target)
+                if known is None:
+                    structs[target] = struct
+                    todo.append(target)
+                elif not _same(known, struct):
+                    raise ValueError(
+                        f"All resets into a mode must return states of one structure, "
+                        f"but {transition_name(system, i)} returns {struct}, and "
+                        f"another state of {target!r} is {known}." + meant_as_vector(x)
+                    )
     if all(_same(struct, structs[system.names[index]]) for struct in structs.values()):
         return x
     for name in system.names:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._events.locate import corner_tolerance
 from .._jax.tracing import is_traced
 from .._loop.loop import SAME_TIME
-from .._systems.automaton import ModalState, state_range
+from .._systems.automaton import ModalState
 from .._systems.event_selected import EventSelectedSystem
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
@@ -149,13 +149,8 @@ class BDerivative(eqx.Module):
                 "gives the order that a tangent takes."
             )
         matrix = jnp.where(possible & self._differentiable, matrix, jnp.nan)
-        begin = self._point.start
-        if not isinstance(begin.x, ModalState):
-            return matrix
-        transitions = begin.system.transitions  # pyright: ignore
-        rows = state_range(begin.x, transitions[order[-1]].target)
-        columns = state_range(begin.x, transitions[order[0]].source)
-        return matrix[rows, columns]
+        after = lambda: self.mode_after
+        return self._point.start.restrict(matrix, order[0], order[-1], after)
 
     def order(self, tangent: PyTree) -> Int[np.ndarray, " n"]:
         """The order in which a tangent meets the guards. Not inside `jax.jit`: its

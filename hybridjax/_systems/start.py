@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .automaton import HybridAutomaton, ModalState, state_range, Transition
+from .automaton import ModalState, state_range, target_name
 from .system import AbstractHybridSystem, AbstractSelfStartingSystem
 
 
@@ -19,18 +19,14 @@ class Start(eqx.Module):
     x: PyTree
     mode: PyTree
 
-    def restrict(self, matrix, event):
-        """Cuts the blocks of the target and source modes out of a matrix on modal
-        states; other states have no blocks."""
-        if not isinstance(self.x, ModalState) or not isinstance(
-            self.system, HybridAutomaton
-        ):
+    def restrict(self, matrix, first, last, mode_after):
+        """Cuts the blocks of the target and source modes of events out of a matrix on
+        modal states; other states have no blocks."""
+        if not isinstance(self.x, ModalState):
             return matrix
-        transition = self.system.transitions[int(event)]
-        if not isinstance(transition, Transition):
-            return matrix
-        rows = state_range(self.x, transition.target)
-        columns = state_range(self.x, transition.source)
+        system: Any = self.system
+        rows = state_range(self.x, target_name(system, int(last), mode_after))
+        columns = state_range(self.x, system.transitions[int(first)].source)
         return matrix[rows, columns]
 
 

@@ -29,6 +29,7 @@ from ._systems.automaton import (
 )
 from ._systems.clock import Clock as Clock, PresetTimes as PresetTimes
 from ._systems.event_selected import EventSelectedSystem as EventSelectedSystem
+from ._systems.rest import Rest as Rest
 from ._systems.sampled_data import (
     SampledDataSystem as SampledDataSystem,
     SampledMode as SampledMode,
@@ -71,6 +72,7 @@ __all__ = [
     "models",
     "PresetTimes",
     "Project",
+    "Rest",
     "RESULTS",
     "rollout",
     "saltation_matrix",

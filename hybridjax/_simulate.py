@@ -32,10 +32,12 @@ from ._steps.method import (
     dynamic_tolerances,
     implicit_tolerances,
     tangent_tolerance,
+    tolerance,
     without_gradients,
 )
 from ._systems.event_selected import EventSelectedSystem
 from ._systems.flat import flatten_system
+from ._systems.rest import at_tolerance
 from ._systems.start import as_time, start
 from ._systems.system import AbstractHybridSystem, names_of
 
@@ -220,6 +222,7 @@ def _simulate(
 def _piece(system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves):
     settings = stop_gradient(settings)
     start_time, end_time = lax.stop_gradient(t0), lax.stop_gradient(t1)
+    system = at_tolerance(system, tolerance("atol", settings.controller))
     flat, x_flat, unravel = flatten_system(system, start_time, x0, mode0, args, solver)
     if settings.terminal is not None:
         terminal = settings.terminal.guards(system, flat.n_guards)

@@ -149,7 +149,8 @@ class BDerivative(eqx.Module):
                 "gives the order that a tangent takes."
             )
         matrix = jnp.where(possible & self._differentiable, matrix, jnp.nan)
-        return self._point.start.restrict(matrix, order[0], order[-1])
+        after = lambda: self.mode_after
+        return self._point.start.restrict(matrix, order[0], order[-1], after)
 
     def order(self, tangent: PyTree) -> Int[np.ndarray, " n"]:
         """The order in which a tangent meets the guards. Not inside `jax.jit`: its

@@ -153,4 +153,5 @@ def saltation_matrix(
         )[0]
 
     matrix = jax.vmap(push, out_axes=1)(jnp.eye(x_flat.shape[0], dtype=x_flat.dtype))
-    return begin.restrict(matrix, event, event)
+    mode_after = lambda: flat.jump(begin.t, x_flat, begin.mode, event_)[1]
+    return begin.restrict(matrix, event, event, mode_after)

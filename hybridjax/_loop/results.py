@@ -14,10 +14,11 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     zeno = (
         "Events accumulate: the same guard fires again and again in gaps that the time "
-        "cannot resolve. If motion dies down (a ball coming to rest), add a mode for "
-        "the rest and a transition into it. If the flow leads to a surface from both "
-        "sides, let it slide: `hj.EventSelectedSystem(..., sliding=True)`, or a "
-        "`hj.SlidingSurface` between two modes of an automaton. If the guard is a "
+        "cannot resolve. If motion dies down (a ball coming to rest), say which mode "
+        "that leads to, by `hj.Transition(..., rest=hj.Rest(...))`; with a "
+        "`MechanicalSystem`, raise its `rest_speed`. If the flow leads to a surface "
+        "from both sides, let it slide: `hj.EventSelectedSystem(..., sliding=True)`, "
+        "or a `hj.SlidingSurface` between two modes of an automaton. If the guard is a "
         "clock, make it one by `hj.with_clocks`, and see that a period is far above "
         "the rounding errors of the time: else simulate shorter intervals, that begin "
         "near zero, or in float64."

@@ -51,6 +51,13 @@ def dynamic_tolerances(controller, dtype):
     return jtu.tree_map_with_path(convert, controller)
 
 
+def tolerance(name: str, controller) -> Any:
+    """The `rtol` or `atol` of a controller, within others; `None` if it has none."""
+    while hasattr(controller, "controller"):
+        controller = controller.controller
+    return getattr(controller, name, None)
+
+
 def implicit_tolerances(solver, controller):
     """As in `diffrax.diffeqsolve`, an implicit solver's root finder takes tolerances
     that it was not given from the step size controller."""
@@ -112,9 +119,7 @@ def tangent_tolerance(given, solver, controller, dtype) -> TangentTolerance | No
             "Argument `tangent_rtol` must be a relative error between 0 and 1, such as "
             f"1e-8, but it is {given}."
         )
-    while hasattr(controller, "controller"):
-        controller = controller.controller
-    rtol = getattr(controller, "rtol", None)
+    rtol = tolerance("rtol", controller)
     if given is not None:
         keep = aim = given
     elif rtol is not None:

@@ -12,15 +12,10 @@ from jaxtyping import PyTree
 from .._jax.branch import switch, where
 from .._jax.gate import gate
 from .names import meant_as_vector, Names, transition_between
+from .rest import identity, Rest
 from .sliding import Side, Switch
 from .sliding_surface import modes_of, ModeTable, SlidingSurface, UNSEEN
 from .system import AbstractSelfStartingSystem, UNWATCHED
-
-
-def identity(t, x, args):
-    """The reset that changes nothing."""
-    del t, args
-    return x
 
 
 class Transition(eqx.Module):
@@ -33,12 +28,22 @@ class Transition(eqx.Module):
     - `guard`: callable `(t, x, args) -> scalar`. Fires when it decreases through zero.
     - `reset`: callable `(t, x, args) -> x`, from the state of `source` to the state of
         `target`. Evaluated on the left limit; what it returns is the right limit.
+    - `rest`: a `hj.Rest`: the mode to which these events lead where they
+        accumulate (a Zeno point), as the bounces of a ball do. `None` means that they
+        do not; if they do, the simulation ends with `zeno`.
     """
 
     source: str = eqx.field(static=True)
     target: str = eqx.field(static=True)
     guard: Callable
     reset: Callable = identity
+    rest: Rest | None = None
+
+    @property
+    def ways(self) -> list[tuple[str, Callable]]:
+        """The modes to which it may lead, and the resets into them."""
+        rest = [] if self.rest is None else [(self.rest.target, self.rest.reset)]
+        return [(self.target, self.reset), *rest]
 
 
 class ModalState(eqx.Module):
@@ -106,7 +111,9 @@ class HybridAutomaton(AbstractSelfStartingSystem):
             if isinstance(transition, SlidingSurface):
                 ends = [(transition.below, modes), (transition.above, modes)]
             else:
-                ends = [(transition.source, table.given), (transition.target, modes)]
+                targets = [target for target, _ in transition.ways]
+                ends: list = [(transition.source, table.given)]
+                ends += [(target, modes) for target in targets]
             for end, known in ends:
                 if end not in known:
                     raise ValueError(
@@ -194,14 +201,33 @@ class HybridAutomaton(AbstractSelfStartingSystem):
                 return lambda t, x, args: self._switched(
                     transition, t, x, mode, happens, args
                 )
+            after = self.vector_fields[self.names.index(transition.target)]
+
+            def way(t, x, args, to, taken):
+                target, reset = to
+                reset, t_, x_, args_ = gate(
+                    (reset, t, _get(x, transition.source), args), taken
+                )
+                x_plus = _put(x, target, reset(t_, x_, args_))
+                return x_plus, jnp.asarray(self.names.index(target), mode.dtype)
 
             def run(t, x, args):
-                reset, t_, x_, args_ = gate(
-                    (transition.reset, t, _get(x, transition.source), args), event == i
+                here = event == i
+                if transition.rest is None:
+                    return way(t, x, args, transition.ways[0], here)
+                rests = transition.rest.replaces(
+                    transition.guard,
+                    after,
+                    t,
+                    transition.reset(t, _get(x, transition.source), args),
+                    args,
+                    watched=transition.source == transition.target,
                 )
-                x_plus = _put(x, transition.target, reset(t_, x_, args_))
-                target = self.names.index(transition.target)
-                return x_plus, jnp.asarray(target, mode.dtype)
+                on, rest = (
+                    way(t, x, args, to, here & taken)
+                    for to, taken in zip(transition.ways, (~rests, rests), strict=True)
+                )
+                return where(rests, rest, on)
 
             return run
 
@@ -319,6 +345,14 @@ def transition_name(system: HybridAutomaton, i: int) -> str:
     return f"transition {i} ({transition.source!r} -> {transition.target!r})"
 
 
+def target_name(system: HybridAutomaton, i: int, mode_after: Callable) -> str:
+    """The mode to which a transition led."""
+    transition = system.transitions[i]
+    if isinstance(transition, Transition) and transition.rest is None:
+        return transition.target
+    return system.names[int(mode_after())]
+
+
 def state_range(x: ModalState, name: str) -> slice:
     """Where the state of one mode lies in the raveled modal state."""
     sizes = {
@@ -376,7 +410,7 @@ def _edges(system, i: int):
         below, above = transition.below, transition.above
         return [(i, below, above, identity), (i, above, below, identity)]
     source = system._table.parts(transition.source)[0]
-    return [(i, source, transition.target, transition.reset)]
+    return [(i, source, target, reset) for target, reset in transition.ways]
 
 
 def _same(a, b) -> bool:

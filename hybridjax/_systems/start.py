@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, PyTree
 
-from .automaton import HybridAutomaton, ModalState, state_range
+from .automaton import HybridAutomaton, ModalState, state_range, target_name
 from .inner import start_of
 from .system import AbstractHybridSystem
 
@@ -20,16 +20,16 @@ class Start(eqx.Module):
     x: PyTree
     mode: PyTree
 
-    def restrict(self, matrix, first, last):
+    def restrict(self, matrix, first, last, mode_after):
         """Cuts the blocks of the target and source modes out of the matrix of events
         on modal states; other states have no blocks."""
         if not isinstance(self.x, ModalState) or not isinstance(
             self.system, HybridAutomaton
         ):
             return matrix
-        transitions: Any = self.system.transitions
-        rows = state_range(self.x, transitions[int(last)].target)
-        columns = state_range(self.x, transitions[int(first)].source)
+        system: Any = self.system
+        rows = state_range(self.x, target_name(system, int(last), mode_after))
+        columns = state_range(self.x, system.transitions[int(first)].source)
         return matrix[rows, columns]
 
 

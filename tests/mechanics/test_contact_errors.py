@@ -77,6 +77,10 @@ def test_unsuitable_functions(ball, mode, message):
 def test_unsuitable_parameters():
     with pytest.raises(ValueError, match="`friction` must be a number or have one"):
         models.rod(friction=jnp.ones(3))
+    with pytest.raises(ValueError, match="`friction` must be finite.*`static_frict"):
+        models.rod(friction=jnp.inf)
+    with pytest.raises(ValueError, match="`rest_speed` must be a number, but it has"):
+        models.rod(rest_speed=jnp.ones(2))
 
 
 def test_modes_are_found():
@@ -107,10 +111,10 @@ _slides = _on_end(1.0, -3.0, 0.0)
 
 
 def test_failed_lanes():
-    # Painlevé's paradox; chattering, a bounce that never ends; a start below ground;
+    # Painlevé's paradox; chattering that is not ended; a start below ground;
     # and a lane that works.
     def final(p, q, v, mode):
-        rod = models.rod(friction=p[0], restitution=p[1])
+        rod = models.rod(friction=p[0], restitution=p[1], rest_speed=0.0)
         sol = hj.simulate(
             rod, 0.0, 0.6, (q, v), mode, max_steps=300, max_events=200, throw=False
         )
@@ -148,7 +152,7 @@ def test_failed_lanes():
 def test_messages():
     @jax.jit
     def run(p, q, v, mode):
-        rod = models.rod(friction=p[0], restitution=p[1])
+        rod = models.rod(friction=p[0], restitution=p[1], rest_speed=0.0)
         return hj.simulate(
             rod, 0.0, 0.6, (q, v), mode, max_steps=300, max_events=200
         ).x1

@@ -74,6 +74,29 @@ def test_slope():
     _compare(lambda p: _slide(p, _tight), _slide_exact, _slides, 1e-8)
 
 
+def test_sticking_without_a_limit():
+    # What drops on a slope, however steep, stays where it lands.
+    end = 1.5
+
+    def lands(p):
+        angle, height, speed = p
+        slope = models.point_mass_on_slope(angle, static_friction=jnp.inf)
+        down = jnp.stack([jnp.cos(angle), -jnp.sin(angle)])
+        normal = jnp.stack([jnp.sin(angle), jnp.cos(angle)])
+        x0 = height * normal, speed * down
+        q, v = hj.simulate(slope, 0.0, end, x0, jnp.array([ContactMode.FREE])).x1
+        return jnp.stack([down @ q, normal @ q, down @ v, normal @ v])
+
+    def landed(p):
+        angle, height, speed = p
+        t = jnp.sqrt(2 * height / (9.81 * jnp.cos(angle)))
+        s = speed * t + 9.81 * jnp.sin(angle) * t**2 / 2
+        return jnp.stack([s, 0 * s, 0 * s, 0 * s])
+
+    points = np.random.default_rng(5).uniform([0.1, 0.2, -2], [1.3, 0.5, 2], (16, 3))
+    _compare(lands, landed, jnp.asarray(points), 1e-7)
+
+
 def test_float32():
     # The state, and the parameters that are not given have more digits.
     loose = dfx.PIDController(rtol=1e-5, atol=1e-5)

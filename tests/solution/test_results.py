@@ -184,7 +184,7 @@ def test_nan_in_the_initial_state(lanes):
 _messages = {
     "zeno": [
         "Events accumulate",
-        "a mode for the rest",
+        "say which mode",
         "At time 1.5,",
         "in mode 0",
         "guard 0",

@@ -60,6 +60,7 @@ def find_active(
     guess: Active,
     resting: Bool[Array, " n"],
     known: Bool[Array, " n"],
+    held: Bool[Array, ""],
     friction: Float[Array, " n"],
     static_friction: Float[Array, " n"],
     exact: float,
@@ -78,6 +79,7 @@ def find_active(
     - `resting`: the contacts that may stick, or begin to slide; others slide on in
         their direction.
     - `known`: contacts that stay what they are.
+    - `held`: whether all stay closed, also those that have to pull for that.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
 
     **Returns:**
@@ -103,10 +105,11 @@ def find_active(
         closed = active.closed
         pulls = closed & (force[:n] < -little_force)
         sinks = members & ~closed & (moves[:n] < -little_move)
-        normal = (pulls | sinks) & ~known
+        normal = (pulls | sinks) & ~known & ~held
         if not tangential:
             return normal, jnp.zeros_like(normal), active.direction
-        cone = static_friction * force[:n] + little_force
+        press = jnp.where(held, jnp.abs(force[:n]), force[:n])
+        cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (jnp.abs(force[n:]) > cone)
         against = active.direction * moves[n:] < -little_move
         stops = closed & ~active.stick & resting & against
@@ -149,6 +152,13 @@ def force_size(W, size, force) -> Float[Array, ""]:
     would move a contact as much as `size`."""
     own = jnp.diagonal(W)
     return jnp.max(jnp.abs(force)) + size / jnp.max(jnp.where(own > 0, own, 1))
+
+
+def friction_limit(static_friction, press) -> Float[Array, " n"]:
+    """The largest tangential force of sticking contacts; infinite if they have none."""
+    endless = jnp.isinf(static_friction)
+    limit = jnp.where(endless, 0, static_friction) * press
+    return jnp.where(endless, jnp.inf, limit)
 
 
 def ill_posed(W, active: Active, friction) -> Bool[Array, " n"]:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
-from .complementarity import force_size, posedness
+from .complementarity import force_size, friction_limit, posedness
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of
 from .kinematics import little, point, slick
@@ -35,10 +35,12 @@ def watched_values(system, t, x, mode, args):
     # nothing; it does not slip in the same instant.
     rounding = jnp.finfo(q.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
 
+    limit = friction_limit(system.static_friction, forces[:n])
+    may_slip = active.stick & jnp.isfinite(system.static_friction)
+
     def tangent(sign, slides, slipping):
-        cone = system.static_friction * forces[:n] - sign * forces[n:]
-        cone = cone + stop_gradient(rounding)
-        g = jnp.where(active.stick, cone, UNWATCHED)
+        cone = limit - sign * forces[n:] + stop_gradient(rounding)
+        g = jnp.where(may_slip, cone, UNWATCHED)
         g = jnp.where(mode == slides, sign * p.velocity[n:], g)
         g = jnp.where(mode == slipping, sign * moves[n:] + small, g)
         return jnp.where(watched, g, UNWATCHED)

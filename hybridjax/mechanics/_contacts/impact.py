@@ -6,11 +6,12 @@ from jaxtyping import Array, Bool, Float
 
 from ..._jax.gate import gate
 from ..._jax.tracing import stop_gradient
+from ..._systems.rest import ROUNDING
 from .._dynamics.dot import dot
 from .complementarity import Active, contact_forces, find_active
 from .contact_mode import ContactMode
 from .forces import is_closed
-from .kinematics import Point, point, slick
+from .kinematics import little, Point, point, slick
 
 
 def impact(system, t, q, v, mode, hit, args):
@@ -22,6 +23,8 @@ def impact(system, t, q, v, mode, hit, args):
     others = hit.any() & _together(p, mode, hit)
     hit = hit | others
     e = system.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
+    stays, held = comes_to_rest(system, p, hit, e)
+    e = jnp.where(stays, 0, e)
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
     closed = is_closed(mode) | hit
     can_stick = closed & ~slick(system)
@@ -33,6 +36,7 @@ def impact(system, t, q, v, mode, hit, args):
         guess,
         can_stick,
         ~closed,
+        held,
         system.friction,
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
@@ -45,6 +49,19 @@ def impact(system, t, q, v, mode, hit, args):
     # but not in a nearby motion.
     q = jnp.where(others.any(), q + closing(system, p, active), q)
     return q, v, active, unsolved
+
+
+def comes_to_rest(system, p: Point, hit, e) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+    """Would all contacts that hit leave too slowly, to be pressed back at once? And do
+    they come so slowly too, that no other has to open?"""
+    p, e = stop_gradient((p, e))
+    n = hit.shape[0]
+    limit = system.rest_speed(p.c[:n], ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
+    approach, pressed = -p.velocity[:n], p.c[:n] < -little(p)
+    # What loses nothing bounces for ever.
+    stays = pressed & (e < 1) & (e * approach <= limit)
+    stays = (stays | ~hit).all()
+    return stays, stays & ((approach <= limit) | ~hit).all()
 
 
 def closing(system, p: Point, active: Active) -> Float[Array, " d"]:

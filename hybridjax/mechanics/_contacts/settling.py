@@ -27,6 +27,7 @@ def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
         guess,
         resting,
         known,
+        jnp.asarray(False),
         system.friction,
         system.static_friction,
         exact=0.6,

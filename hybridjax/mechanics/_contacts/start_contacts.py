@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._jax.deferred import deferred
-from .complementarity import Active, force_size, ill_posed
+from .complementarity import Active, force_size, friction_limit, ill_posed
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of
 from .impact import closing, stopping
@@ -73,7 +73,7 @@ def _start_contacts(system, t, x, mode, args):
         small = tol * force_size(p.W, p.size, forces)
         wrong = jnp.where(active.stick, jnp.abs(slip), -active.direction * slip)
         tangential = forces[n:] if system.tangents is not None else none
-        cone = system.static_friction * forces[:n] + small
+        cone = friction_limit(system.static_friction, forces[:n]) + small
         slides = active.closed & ~slick(system)
         lost = none
         if system.tangents is not None:

@@ -25,6 +25,7 @@ class BouncingBall(AbstractHybridSystem):
 
     The bounces accumulate at a finite time, $(v_1 / g)(1 + e)/(1 - e)$ after an apex
     from which the ball falls to the ground with speed $v_1$: a solve must end before.
+    (`hj.models.paddle_juggler` comes to rest, also on a paddle that does.)
 
     ??? cite "Reference"
 

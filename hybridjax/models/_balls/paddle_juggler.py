@@ -18,10 +18,11 @@ def paddle_juggler(
     $$\ddot q = -g + \lambda, \qquad q \ge p(t) = A \sin(2 \pi f t), \qquad
     v^+ - \dot p = -e (v^- - \dot p).$$
 
-    If $e = 0$ the ball lands on the paddle, rides on it, and is thrown where the paddle
-    decelerates faster than it falls, $\ddot p = -g$. If $e > 0$, and $A$ is large
-    enough, there is a periodic juggle: one impact in $N$ swings, $T = N / f$, at the
-    phase where $\dot p = \tfrac{g T}{2} \frac{1 - e}{1 + e}$, with $v^+ = g T / 2$.
+    Where its bounces die down, and if $e = 0$ at once, the ball rides on the paddle,
+    and is thrown where that decelerates faster than it falls, $\ddot p = -g$. If $e >
+    0$, and $A$ is large enough, there is a periodic juggle: one impact in $N$ swings,
+    $T = N / f$, at the phase where $\dot p = \tfrac{g T}{2} \frac{1 - e}{1 + e}$, with
+    $v^+ = g T / 2$.
 
     **Arguments:**
 

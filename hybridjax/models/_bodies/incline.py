@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
@@ -10,7 +12,7 @@ def point_mass_on_slope(
     angle: ArrayLike,
     friction: ArrayLike = 0.0,
     static_friction: ArrayLike | None = None,
-    restitution: ArrayLike = 0.0,
+    restitution: ArrayLike | Callable = 0.0,
     mass: ArrayLike = 1.0,
     gravity: ArrayLike = 9.81,
     **kwargs,
@@ -26,7 +28,8 @@ def point_mass_on_slope(
 
     - `angle`: $\beta$, in rad.
     - `friction`, `static_friction`: $\mu_k$ and $\mu_s$; `None` is the same.
-    - `restitution`: $e$, from 0 to 1.
+    - `restitution`: $e$, from 0 to 1, or a function: see
+        `hj.mechanics.MechanicalSystem`.
     - `mass`: $m$, in kg.
     - `gravity`: $g$, in m/s².
     - `kwargs`: passed to `hj.mechanics.MechanicalSystem`.

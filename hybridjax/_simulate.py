@@ -12,13 +12,14 @@ from jaxtyping import PyTree, Real
 
 from ._derivatives.shift_time import shift_time
 from ._derivatives.simulation import tape_of, traced_once
+from ._events.firing import same_time
 from ._events.locate import Locate
 from ._events.project import Project
 from ._events.terminal_event import TerminalEvent
 from ._jax.compiler_options import is_outermost, outermost_jit
 from ._jax.errors import certify, Verdict
 from ._jax.tracing import is_traced, nans_allowed, stop_gradient
-from ._loop.loop import LEAST_INTERVAL, same_time
+from ._loop.loop import LEAST_INTERVAL
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
 from ._solution.event_log import event_log

@@ -15,14 +15,14 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, for
 # all programs. (XLA ends a process that has a flag which it does not know.)
 _flags = [
+    "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_disable_hlo_passes=while-loop-invariant-code-motion,"
     "while-loop-constant-sinking",
 ]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     _flags.append("--xla_cpu_use_fusion_emitters=false")
-_flags = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags])
-os.environ["XLA_FLAGS"] = f"{_flags} --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags])
 
 import hypothesis
 import jax
@@ -33,9 +33,6 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Enough devices to shard a batch on a machine that has only a CPU.
 jax.config.update("jax_num_cpu_devices", 8)
-# Examples and notebooks, which have processes of their own, also run for a while.
-jax.devices()
-os.environ["XLA_FLAGS"] = _flags
 
 # Compilation takes seconds, so there is no deadline per example. The examples are the
 # same in every run: a failure in CI can be repeated by running the test.

@@ -15,9 +15,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._events.firing import same_time
 from .._events.locate import corner_tolerance
 from .._jax.tracing import is_traced
-from .._loop.loop import SAME_TIME
 from .._systems.automaton import ModalState
 from .._systems.event_selected import EventSelectedSystem
 from .._systems.start import as_time, Start, start
@@ -383,8 +383,8 @@ def b_derivative(
     begin = start(system, t, x, mode, args)
     dtype = begin.t.dtype
     if corner_tol is None:
-        same_time = SAME_TIME * jnp.finfo(dtype).eps * jnp.abs(begin.t)
-        tol = jnp.maximum(corner_tolerance(None, dtype), same_time)
+        same = same_time(begin.t, begin.t)
+        tol = jnp.maximum(corner_tolerance(None, dtype), same)
     else:
         tol = as_time(corner_tol, dtype, "corner_tol")
     if mode is None and isinstance(system, EventSelectedSystem):

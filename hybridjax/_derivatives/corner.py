@@ -14,7 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .._events.firing import (
     candidates,
     comes_first,
+    comes_later,
     fires_at_once,
+    instant_tol,
     is_inside,
     lateness,
     next_to_fire,
@@ -93,18 +95,16 @@ def resolve_corner(
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
 
-    def guards(c: Corner):
-        flow = system.flow(t, c.x, c.mode)
-        g, rate = system.guard_rates(t, c.x, c.mode, flow)
-        return flow, g, rate, fires_at_once(g, rate, tol) & members
-
     def cond(carry):
-        i, _, _, unfinished = carry
+        i, *_, unfinished = carry
         return (i < limit) & eqxi.unvmap_any(unfinished)
 
     def body(carry):
-        i, c, earliest, unfinished = carry
-        flow, g, rate, firing = guards(c)
+        i, c, earliest, later, unfinished = carry
+        flow = system.flow(t, c.x, c.mode)
+        g, rate = system.guard_rates(t, c.x, c.mode, flow)
+        later = jnp.where(i == 0, comes_later(g, rate, tol), later)
+        firing = fires_at_once(g, rate, instant_tol(t, tol, later)) & members
         fire = unfinished & any_of(firing)
         _, dg = directional(
             lambda system, t, x: system.guards(t, x, c.mode),
@@ -149,10 +149,11 @@ def resolve_corner(
             reach=c.reach.and_of(x_plus, flow),
         )
         c, earliest = where(fire, (new, dt), (c, earliest))
-        return i + 1, c, earliest, fire
+        return i + 1, c, earliest, later, fire
 
     corner = not_passed(system, t, x, mode, dx)
-    carry = (jnp.asarray(0, jnp.int32), corner, earliest, wanted)
-    _, corner, _, _ = lax.while_loop(cond, body, carry)
+    later = jnp.zeros_like(members)
+    carry = (jnp.asarray(0, jnp.int32), corner, earliest, later, wanted)
+    _, corner, *_ = lax.while_loop(cond, body, carry)
     flow = system.flow(t, corner.x, corner.mode)
     return eqx.tree_at(lambda c: c.dx, corner, corner.dx - corner.dt * flow)

@@ -10,7 +10,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._events.firing import candidates, fires_at_once, is_inside, next_to_fire
+from .._events.firing import (
+    candidates,
+    comes_later,
+    fires_at_once,
+    instant_tol,
+    is_inside,
+    next_to_fire,
+)
 from .._jax.branch import where
 from .._jax.reduce import any_of
 from .._systems.flat import FlatSystem
@@ -89,14 +96,15 @@ def pass_in_order(
     )
 
     def cond(carry):
-        i, _, unfinished = carry
+        i, *_, unfinished = carry
         return (i < limit) & eqxi.unvmap_any(unfinished)
 
     def body(carry):
-        i, p, unfinished = carry
+        i, p, later, unfinished = carry
         flow = system.flow(t, p.x, p.mode)
         g, rate = system.guard_rates(t, p.x, p.mode, flow)
-        firing = fires_at_once(g, rate, tol) & members
+        later = jnp.where(i == 0, comes_later(g, rate, tol), later)
+        firing = fires_at_once(g, rate, instant_tol(t, tol, later)) & members
         fire = unfinished & any_of(firing)
         rests = p.fired & (rate == 0)
         j = next_to_fire(candidates(g, rate, firing, rests, tol), priority)
@@ -110,10 +118,10 @@ def pass_in_order(
             regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),
             reach=p.reach.and_of(x_plus, flow),
         )
-        return i + 1, where(fire, new, p), fire
+        return i + 1, where(fire, new, p), later, fire
 
-    init = (jnp.asarray(0, jnp.int32), passage, wanted)
-    _, passage, unfinished = lax.while_loop(cond, body, init)
+    init = (jnp.asarray(0, jnp.int32), passage, jnp.zeros_like(members), wanted)
+    _, passage, _, unfinished = lax.while_loop(cond, body, init)
     return eqx.tree_at(lambda p: p.regular, passage, passage.regular & ~unfinished)
 
 

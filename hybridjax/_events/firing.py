@@ -14,6 +14,16 @@ from jaxtyping import Array, Bool, Float, Int
 from .._jax.reduce import any_of, first_least, least
 
 
+# Times closer than this many eps (relative to the largest time) are the same time.
+SAME_TIME = 16
+
+
+def same_time(t0: Float[Array, ""], t1: Float[Array, ""]) -> Float[Array, ""]:
+    """Up to this, times of an interval are the same."""
+    size = jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+    return SAME_TIME * jnp.finfo(t0.dtype).eps * size
+
+
 def fires_at_once(
     g: Float[Array, " n_guards"], rate: Float[Array, " n_guards"], tol
 ) -> Bool[Array, " n_guards"]:
@@ -25,6 +35,24 @@ def fires_at_once(
     inside = (g <= 0) & (rate <= 0)
     about_to = (g > 0) & (rate < 0) & (g <= tol * -rate)
     return inside | about_to
+
+
+def comes_later(
+    g: Float[Array, " n_guards"], rate: Float[Array, " n_guards"], tol
+) -> Bool[Array, " n_guards"]:
+    """Which guards are on their way to events after the time `tol`.
+
+    Such a guard has an event of its own also if the one that happens here brings it
+    nearer than `tol`, by a faster flow. In the same instant it would have to come after
+    this one, for every perturbation, which is wrong by as much as the flow jumps.
+    """
+    return ~fires_at_once(g, rate, tol)
+
+
+def instant_tol(t, tol, later: Bool[Array, " n_guards"]) -> Float[Array, " n_guards"]:
+    """The time `tol` within which guards belong to an instant that has begun; of those
+    that came later, only what cannot be told from it."""
+    return jnp.where(later, jnp.minimum(tol, same_time(t, t)), tol)
 
 
 def crossing_times(

@@ -28,7 +28,9 @@ from jaxtyping import Array, Bool, Float, Int
 from .._events.cubic import clearly_positive
 from .._events.firing import (
     candidates,
+    comes_later,
     fires_at_once,
+    instant_tol,
     is_inside,
     lateness,
     next_to_fire,
@@ -67,6 +69,8 @@ class _Landing(eqx.Module):
     guard: Int[Array, ""]
     turn: Bool[Array, ""]  # is it the peak of a guard that stays below zero
     attempts: Int[Array, ""]
+    # Not of a landing, but of the instant that has begun: guards that came later.
+    later: Bool[Array, " n_guards"]
 
 
 class _Contact(NamedTuple):
@@ -102,7 +106,8 @@ class LandingLoop(AbstractLoop):
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)
         false = jnp.asarray(False)
-        return _Landing(false, jnp.zeros_like(self.t0), none, false, none)
+        later = jnp.zeros((self.system.n_guards,), bool)
+        return _Landing(false, jnp.zeros_like(self.t0), none, false, none, later)
 
     def due(self, s: State) -> Bool[Array, ""]:
         return any_of(self.fires_now(s))
@@ -113,7 +118,8 @@ class LandingLoop(AbstractLoop):
         After a jump, guards that would be crossed within the corner tolerance belong to
         the same instant.
         """
-        tol = jnp.where(s.jumped, self.corner_tol, self.same_time)
+        within = instant_tol(s.t, self.corner_tol, s.approach.later)
+        tol = jnp.where(s.jumped, within, self.same_time)
         return fires_at_once(s.g, s.rate, tol)
 
     def iterate(self, states: Packer, rows: Packer, packed):
@@ -174,14 +180,20 @@ class LandingLoop(AbstractLoop):
         x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
 
+        approach = dataclasses.replace(self.first_approach(), later=s.approach.later)
         start = dataclasses.replace(
-            s, approach=self.first_approach(), num_steps=s.num_steps + ~s.done
+            s, approach=approach, num_steps=s.num_steps + ~s.done
         )
         start = self.touched(start, checked, found)
         longer, shorter = (
             a.dt * jnp.clip(found.factor, *limits) for limits in ((1, 10), (0.1, 0.7))
         )
-        judged, happens = self.fired(start, event, guard, t_pre, x_pre)
+        # Where the event happens, on its left.
+        g = jnp.where(fire, s.g, a.g + contact.delta * a.rate)
+        rates = jnp.where(fire, s.rate, a.rate)
+        later = comes_later(g, rates, self.corner_tol)
+        later = jnp.where(fire & s.jumped, s.approach.later, later)
+        judged, happens = self.fired(start, event, guard, t_pre, x_pre, later)
         new = select(
             start,
             (o.accept, self.passed(start, a, longer, found)),
@@ -208,7 +220,7 @@ class LandingLoop(AbstractLoop):
             event=jnp.where(happens, guard, -1).astype(jnp.int32),
             rate=jnp.where(happens, rate, 1),
             inside=happens & fire & is_inside(s.g, s.rate, self.corner_tol)[guard],
-            shared=happens & self.shared(s, a, fire, guard, contact),
+            shared=happens & self.shared(s, g, rates, fire, guard),
         )
         return new, row
 
@@ -257,7 +269,8 @@ class LandingLoop(AbstractLoop):
     def aimed(self, s: State, found: Found) -> State:
         one = jnp.ones_like(s.done)
         none = jnp.zeros_like(s.approach.attempts)
-        approach = _Landing(one, found.dt, found.guard, found.turn, none)
+        later = s.approach.later
+        approach = _Landing(one, found.dt, found.guard, found.turn, none, later)
         return dataclasses.replace(s, approach=approach)
 
     def corrected(
@@ -269,6 +282,7 @@ class LandingLoop(AbstractLoop):
             guard=contact.guard,
             turn=before.turn,
             attempts=before.attempts + 1,
+            later=before.later,
         )
         return dataclasses.replace(s, approach=approach)
 
@@ -327,10 +341,8 @@ class LandingLoop(AbstractLoop):
     # Firing
     #
 
-    def shared(self, s: State, a: Attempt, fire, guard, contact: _Contact):
+    def shared(self, s: State, g, rate, fire, guard):
         """Where an event happens: could another guard have fired in its place?"""
-        g = jnp.where(fire, s.g, a.g + contact.delta * a.rate)
-        rate = jnp.where(fire, s.rate, a.rate)
         this = jnp.arange(g.shape[0]) == guard
         firing = fires_at_once(g, rate, self.corner_tol) | this
         rests = fire & self.rests(s)
@@ -341,9 +353,9 @@ class LandingLoop(AbstractLoop):
         # that touch may be hit by a third one before they do it again.
         return s.jumped & (s.rate == 0) & (s.firings.last >= s.t)
 
-    def fired(self, s: State, event, guard, t, x):
+    def fired(self, s: State, event, guard, t, x, later):
         """The state after a guard fired at `(t, x)`, and whether it may: where not, the
-        state says why."""
+        state says why. Others come `later`."""
         result, firings = self.judge(s, event, guard, t)
         happens = event & (result == RESULTS.successful)
         x, mode = cond_any(
@@ -359,6 +371,7 @@ class LandingLoop(AbstractLoop):
             jumped=jnp.ones_like(s.jumped),
             t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
+            approach=dataclasses.replace(s.approach, later=later),
             firings=firings,
             to_fire=self.to_fire(s, guard),
             num_events=s.num_events + 1,

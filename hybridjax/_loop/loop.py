@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
 from .._events.cubic import CHECK_POINTS
-from .._events.firing import max_firings
+from .._events.firing import max_firings, same_time
 from .._events.locate import corner_tolerance
 from .._jax.branch import computed_once, cond_any, where
 from .._jax.pack import Packer
@@ -23,21 +23,12 @@ from .state import Attempt, Firings, first, Settings, State
 from .tape import Row
 
 
-# Times closer than this many eps (relative to the largest time) are the same time.
-SAME_TIME = 16
-
 # An interval of less than so many eps of the largest time is not divided into steps.
 LEAST_INTERVAL = 1024
 
 # Steps shorter than this many times that are not judged by cubics, whose values are
 # those of rounded times: only the signs of the guards at their ends count.
 _SHORT = 8
-
-
-def same_time(t0: Float[Array, ""], t1: Float[Array, ""]) -> Float[Array, ""]:
-    """Up to this, times of an interval are the same."""
-    size = jnp.maximum(jnp.abs(t0), jnp.abs(t1))
-    return SAME_TIME * jnp.finfo(t0.dtype).eps * size
 
 
 class AbstractLoop(abc.ABC):

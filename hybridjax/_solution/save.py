@@ -10,10 +10,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import PyTree
 
+from .._events.firing import SAME_TIME
 from .._jax.branch import where
 from .._jax.deferred import deferred
 from .._jax.tracing import is_traced
-from .._loop.loop import SAME_TIME
 from .path import nan_unless, Path
 
 

@@ -5,7 +5,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._loop.loop import same_time
+from .._events.firing import same_time
 from .known import check_known
 
 

@@ -219,6 +219,48 @@ class _Clocks(hj.AbstractHybridSystem):
         return jnp.where(event == 0, 2 * x, x + 3), mode.at[event].add(1)
 
 
+def test_brought_nearer_by_an_event():
+    # What comes up to an instant within the corner tolerance belongs to it; what an
+    # event brings that near, by the faster flow after it, is an event of its own.
+    end, tol = 1.0, 1.6e-10
+    fields = jnp.array([[[1.0, 1.0], [0.5, 0.4]], [[2.0, 3.0], [0.7, 1.1]]])
+
+    def ours(x0, late):
+        system = hj.EventSelectedSystem(
+            lambda t, x, b, args: fields[(b[0] + 1) // 2, (b[1] + 1) // 2],
+            lambda t, x, args: x - jnp.array([0.5, 0.5 + late]),
+            np.zeros((2, 2), bool),
+        )
+        return hj.simulate(system, 0.0, end, x0).x1
+
+    def exact(x0, late, first):
+        """With the surfaces in the order in which they are crossed."""
+        at, order = jnp.array([0.5, 0.5 + late]), (first, 1 - first)
+        t, x, b = 0.0, x0, [0, 0]
+        for j in order:
+            flow = fields[b[0], b[1]]
+            dt = (at[j] - x[j]) / flow[j]
+            t, x, b = (
+                t + dt,
+                x + dt * flow,
+                [1 if k == j else c for k, c in enumerate(b)],
+            )
+        return x + (end - t) * fields[1, 1]
+
+    late = tol * jnp.concatenate([jnp.linspace(0, 0.95, 16), jnp.linspace(1.05, 4, 32)])
+
+    def push(fn, dx, late, *order):
+        return jax.jvp(lambda x0: fn(x0, late, *order), (jnp.zeros(2),), (dx,))[1]
+
+    run = jax.jit(jax.vmap(lambda dx, late: push(ours, dx, late), (None, 0)))
+    for dx in ([0.3, 1.0], [1.0, 0.3]):
+        dx = jnp.array(dx)
+        # In one instant the tangent chooses which is the first.
+        at_once, apart = (push(exact, dx, 0.0, j) for j in (int(dx[1] > dx[0]), 0))
+        want = jnp.where((late <= tol)[:, None], at_once, apart)
+        np.testing.assert_allclose(run(dx, late), want, atol=1e-7)
+
+
 def test_clocks_that_coincide():
     # Up to rounding, which then decides. Their order is the one in which they were
     # simulated; no state changes it, and so there is a derivative. A period does: there

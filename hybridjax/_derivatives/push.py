@@ -42,7 +42,8 @@ class _Instant(eqx.Module):
     """An instant with several events."""
 
     lead: _Lead
-    corner: Corner  # how the tangent passes it
+    before: Array  # of which firing of each guard is known how the tangent passes it
+    corner: Corner  # that
 
 
 class _Place(NamedTuple):
@@ -255,7 +256,8 @@ class Push:
         t, x, mode = tape.t_end, tape.x_end, tape.mode_end
         none = jnp.zeros((system.n_guards,), bool)
         lead = _Lead(t, x, mode, x, t, none, none)
-        return _Instant(lead, not_passed(system, t, x, mode, x))
+        before = jnp.asarray(0, jnp.int32)
+        return _Instant(lead, before, not_passed(system, t, x, mode, x))
 
     def lead(self, row: Row, place: _Place, dx, dt_last) -> _Lead:
         return _Lead(
@@ -273,13 +275,14 @@ class Push:
         the one that fires now."""
         seen = jnp.where(place.leads, 0, seen)
         this = jnp.arange(self.system.n_guards) == row.event
-        return seen, jnp.sum(jnp.where(this, seen, 0))
+        return seen, jnp.sum(jnp.where(this, seen, 0), dtype=seen.dtype)
 
     def resolved(self, row: Row, place: _Place, dx, dt_last, seen, instant):
         """What is known of the instant of this event, packed or not as `instant` is: at
-        its beginning, and where a guard fires again, that is found out."""
+        its beginning, and where it is another firing of a guard, that is found out."""
         _, before = self.seen_before(row, place, seen)
-        new = place.leads | (place.inner & (before > 0))
+        known = self.instants.unpack(instant) if self.packs else instant
+        new = place.leads | (place.inner & (before != known.before))
 
         def resolve(old: _Instant) -> _Instant:
             lead: Any = self.lead(row, place, dx, dt_last)
@@ -298,7 +301,7 @@ class Push:
                 lead.begins,
                 before,
             )
-            return where(new, _Instant(lead, corner), old)
+            return where(new, _Instant(lead, before, corner), old)
 
         if self.packs:
             packed = lambda: self.instants.pack(resolve(self.instants.unpack(instant)))

@@ -169,7 +169,7 @@ _ROOMS = {
     "hybridjax.mechanics": ("_dynamics", "_contacts", ""),
     "hybridjax.models": (
         *("_fields", "_circuits", "_balls", "_bodies", "_legged", "_mechanisms"),
-        "",
+        *("_neurons", ""),
     ),
 }
 # What else they may import.

@@ -28,6 +28,13 @@ from .saltation import event_map
 # longer than to carry them.
 _SMALL = 16
 
+# Cotangents of parameters larger than this are not gone through for every event, of
+# which each may touch a part of them only.
+_LARGE = 1024
+
+# Events that add to these at a time: together they go through them once.
+_BLOCK = 128
+
 
 def _split(tree: PyTree):
     return eqx.partition(tree, lambda leaf: leaf.size <= _SMALL)
@@ -49,6 +56,11 @@ class Pull:
         self.recording, self.twice = recording, twice
         self.system, self.tape = recording.system, recording.tape
         self.moving, self.fixed = recording.split(wanted)
+        # What only events depend on, and is large: its cotangents are found at the end.
+        self.late = jtu.tree_map(lambda _: None, self.moving)
+        if self.system.n_guards > 0 and not twice:
+            self.moving, self.late = self.split_large()
+            self.fixed = eqx.combine(self.fixed, self.late)
 
     def __call__(self) -> Inputs:
         recording, wanted = self.recording, self.wanted
@@ -57,6 +69,11 @@ class Pull:
             lambda leaf: jnp.full_like(leaf, zero), recording.like_inputs(wanted)
         )
         return compute_if(None, self.pulled, zeros)
+
+    def split_large(self):
+        by_flow, others = self.system.split_by_flow(self.moving)
+        others, late = eqx.partition(others, lambda leaf: leaf.size <= _LARGE)
+        return eqx.combine(by_flow, others), late
 
     def combined(self, moving):
         return eqx.combine(moving, self.fixed)
@@ -102,16 +119,19 @@ class Pull:
         small, large = _split(ct_system)
         start = (ct, jnp.zeros_like(tape.t_end), small)
         carries = Packer(start)
+        # What comes back to the events, if that is needed once more.
+        keeps = len(jtu.tree_leaves(self.late)) > 0
+        met = (jnp.zeros_like(tape.x), jnp.zeros_like(tape.t)) if keeps else ()
 
         def body(carry):
-            i, carried, large = carry
+            i, carried, large, met = carry
             pair = rows.read_pair(i)
             here = tuple(entry(table, i) for table in tables) if asked_rows else tables
 
             def retreat():
                 row, next_ = rows.unpack_pair(pair)
                 ct, ct_t, small = carries.unpack(carried)
-                ct, ct_t, ct_system = self.retreat(
+                ct, ct_t, ct_system, met = self.retreat(
                     i,
                     row,
                     next_,
@@ -121,15 +141,25 @@ class Pull:
                     eqx.combine(small, large),
                 )
                 small, new = _split(ct_system)
-                return i - 1, carries.pack((ct, ct_t, small)), new
+                return i - 1, carries.pack((ct, ct_t, small)), new, met if keeps else ()
 
-            return compute_if(i >= 0, retreat, (i, carried, large))
+            none = jtu.tree_map(lambda table: jnp.zeros_like(table[0]), met)
+            after, carried, large, here = compute_if(
+                i >= 0, retreat, (i, carried, large, none)
+            )
+            met = jtu.tree_map(
+                lambda table, new: lax.dynamic_update_index_in_dim(table, new, i, 0),
+                met,
+                here,
+            )
+            return after, carried, large, met
 
         num_rows = eqxi.unvmap_max(tape.num_rows)
-        init = (num_rows - 1, carries.pack(start), large)
-        _, carried, large = lax.while_loop(lambda c: c[0] >= 0, body, init)
+        init = (num_rows - 1, carries.pack(start), large, met)
+        _, carried, large, met = lax.while_loop(lambda c: c[0] >= 0, body, init)
         ct_x0, ct_t0, small = carries.unpack(carried)
-        return ct_x0, ct_t0, eqx.combine(small, large)
+        ct_late = self.of_events(rows, *met) if keeps else self.late
+        return ct_x0, ct_t0, eqx.combine(small, large, ct_late)
 
     def retreat(self, i, row: Row, next_: Row, given, ct, ct_t, ct_system):
         """Back through one row, with the cotangents `given` of what it put out."""
@@ -142,22 +172,25 @@ class Pull:
         )
         fired = row.event >= 0
 
+        ct_plus, ct_g = ct, jnp.zeros_like(ct_t)
+
         def back_event():
-            d_system, d_x, d_t = self.event(row, after, ct, ct_t + ct_event)
+            d_system, d_x, d_t, ct_g = self.event(row, after, ct, ct_t + ct_event)
             return (
                 jnp.where(fired, d_x, ct),
                 jnp.where(fired, d_t, ct_t),
                 add_where(fired, ct_system, d_system),
+                ct_g,
             )
 
         if self.system.n_guards > 0:
-            ct, ct_t, ct_system = cond_any(
-                fired, back_event, lambda: (ct, ct_t, ct_system)
+            ct, ct_t, ct_system, ct_g = cond_any(
+                fired, back_event, lambda: (ct, ct_t, ct_system, ct_g)
             )
         ct = ct + ct_pre
 
         ct_system, ct = self.flow(row, ct, ct_system)
-        return ct + ct_x, ct_t, ct_system
+        return ct + ct_x, ct_t, ct_system, (ct_plus, ct_g)
 
     def flow(self, row: Row, ct, ct_system):
         """Back through the flow of a row."""
@@ -191,7 +224,8 @@ class Pull:
 
     def event(self, row: Row, after, ct, ct_t):
         """Back through the saltation rule: its transpose, line by line. `after` is the
-        recorded state and mode after the event."""
+        recorded state and mode after the event. The last result is the cotangent of the
+        guard; that of the jump is `ct`."""
         moving, combined = self.moving, self.combined
         t, x, mode = row.t + row.dt, row.x_pre, row.mode
         fired = row.event >= 0
@@ -202,7 +236,7 @@ class Pull:
                 moving,
                 x,
             )
-            return *vjp((ct, ct_t)), jnp.zeros_like(ct_t)
+            return *vjp((ct, ct_t)), jnp.zeros_like(ct_t), jnp.zeros_like(ct_t)
 
         def guard(moving, t, x):
             return combined(moving).guards(t, x, mode)[event]
@@ -225,4 +259,40 @@ class Pull:
             ),
             ct_x + ct_g * dg_x,
             jnp.where(row.inside, ct_dt, 0),
+            ct_g,
         )
+
+    def of_events(self, rows: Rows, ct_plus, ct_g):
+        """The cotangents of what is `late`, from those of the guards and the jumps of
+        all events: a block of events at a time."""
+        fired = self.tape.fired
+        total = jnp.cumsum(fired)
+        fixed = eqx.combine(self.fixed, self.moving)
+
+        def add(carry):
+            k, ct_late = carry
+            slot = k * _BLOCK + jnp.arange(_BLOCK)
+            valid = slot < total[-1]
+            # Slots that stay empty repeat an event: elsewhere a reset may be undefined.
+            index = jnp.searchsorted(total, slot + 1)
+            index = jnp.where(valid, index, jnp.argmax(fired))
+
+            def at_events(late):
+                system = eqx.combine(late, fixed)
+                return jax.vmap(lambda row: _at_event(system, row))(rows.read(index))
+
+            _, vjp = jax.vjp(at_events, self.late)
+            cts = jnp.where(valid[:, None], ct_plus[index], 0), ct_g[index]
+            (more,) = vjp((cts[0], jnp.where(valid, cts[1], 0)))
+            return k + 1, add_where(total[-1] > 0, ct_late, more)
+
+        blocks = -(-eqxi.unvmap_max(total[-1]) // _BLOCK)
+        init = jnp.zeros_like(blocks), jtu.tree_map(jnp.zeros_like, self.late)
+        return lax.while_loop(lambda carry: carry[0] < blocks, add, init)[1]
+
+
+def _at_event(system, row: Row):
+    """The state after an event, and its guard."""
+    t, event = row.t + row.dt, jnp.maximum(row.event, 0)
+    x_plus, _ = system.jump(t, row.x_pre, row.mode, event)
+    return x_plus, system.guards(t, row.x_pre, row.mode)[event]

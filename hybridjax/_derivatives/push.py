@@ -1,6 +1,5 @@
 """Tangents, forward through the rows of a tape."""
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,6 +21,11 @@ from .recording import AbstractTapeRecording, Inputs, Outputs, poison, Rows
 from .saltation import event_map, event_tangent
 
 
+# What is remembered of an instant is packed with all else that goes from row to row, up
+# to this many numbers. More are not touched in other rows.
+_PACKED = 4096
+
+
 class _Lead(eqx.Module):
     """The beginning of an instant with several events."""
 
@@ -38,8 +42,8 @@ class _Instant(eqx.Module):
     """An instant with several events."""
 
     lead: _Lead
-    seen: Array  # how often each guard has fired in it
-    corner: Corner  # how the tangent passes it
+    before: Array  # of which firing of each guard is known how the tangent passes it
+    corner: Corner  # that
 
 
 class _Place(NamedTuple):
@@ -63,7 +67,8 @@ class _Carry(NamedTuple):
     dx: Array  # at fixed time
     dt: Array  # of the time of the event last passed
     fired: Array  # did the row before end in an event
-    instant: PyTree  # the one that is being passed, packed
+    seen: Array  # how often each guard has fired in its instant
+    instant: PyTree  # that, if several events share it; packed, if it is small
 
 
 class Push:
@@ -77,6 +82,7 @@ class Push:
         self.corners = self.system.n_guards > 1 and not twice
         self.scale = scale_of((inputs.x0, inputs.t0), inputs.system, recording.system)
         self.instants = Packer(self.no_instant())
+        self.packs = self.instants.sizes()[0][0] <= _PACKED
 
     def __call__(self) -> Outputs:
         inputs, system, tape = self.inputs, self.system, self.tape
@@ -105,32 +111,44 @@ class Push:
         num_rows = eqxi.unvmap_max(tape.num_rows)
         rows, outs = Rows(tape, self.twice), Packer((dx0, dx0, dt0))
         fired = later_zero(tape.num_rows) < 0
-        start = _Carry(dx0, dt0, fired, self.instants.pack(self.no_instant()))
+        instant, aside = (), self.no_instant()
+        if self.packs:
+            instant, aside = self.instants.pack(aside), ()
+        seen = jnp.zeros((self.system.n_guards,), jnp.int32)
+        start = _Carry(dx0, dt0, fired, seen, instant)
         carries = Packer(start)
 
         def body(carry):
-            i, carried, tables = carry
+            i, carried, aside, tables = carry
             pair = rows.read_pair(i)
 
             def advance():
                 row, next_ = rows.unpack_pair(pair)
-                new, out = self.advance(i, row, next_, carries.unpack(carried))
-                return i + 1, carries.pack(new), outs.pack(out)
+                before: _Carry = carries.unpack(carried)
+                if not self.packs:
+                    before = before._replace(instant=aside)
+                new, out = self.advance(i, row, next_, before)
+                aside_after = () if self.packs else new.instant
+                new = new if self.packs else new._replace(instant=())
+                return i + 1, carries.pack(new), outs.pack(out), aside_after
 
-            after, carried, out = compute_if(
-                i < num_rows, advance, (i, carried, outs.zeros())
+            # Not a branch with a large instant in it: that would be copied.
+            after, carried, out, aside = (
+                compute_if(i < num_rows, advance, (i, carried, outs.zeros(), ()))
+                if self.packs
+                else advance()
             )
             tables = tuple(
                 lax.dynamic_update_index_in_dim(table, value, i, 0)
                 for table, value in zip(tables, out, strict=True)
             )
-            return after, carried, tables
+            return after, carried, aside, tables
 
         tables = tuple(
             jnp.zeros((tape.t.shape[0], size), dtype) for size, dtype in outs.sizes()
         )
-        init = (jnp.asarray(0, jnp.int32), carries.pack(start), tables)
-        _, carried, tables = lax.while_loop(lambda c: c[0] < num_rows, body, init)
+        init = (jnp.asarray(0, jnp.int32), carries.pack(start), aside, tables)
+        _, carried, _, tables = lax.while_loop(lambda c: c[0] < num_rows, body, init)
         return carries.unpack(carried).dx, outs.unpack(tables)
 
     def advance(self, i, row: Row, next_: Row, before: _Carry):
@@ -144,11 +162,11 @@ class Push:
             shared=row.shared,
         )
         dx_pre, dt_event = self.flow(row, before.dx), jnp.zeros_like(before.dt)
-        after = (dx_pre, dx_pre, before.dt, dt_event, before.instant)
+        dx, dt_last, seen, instant = dx_pre, before.dt, before.seen, before.instant
         if self.system.n_guards > 0:
             several = (place.leads | place.inner) & self.corners
             alone = fired & ~several
-            dx_one, dt_one = cond_any(
+            dx, dt_event = cond_any(
                 alone,
                 lambda: where(
                     alone,
@@ -157,21 +175,26 @@ class Push:
                 ),
                 lambda: (dx_pre, dt_event),
             )
-            dt_last = jnp.where(alone, dt_one, before.dt)
-            after = (dx_pre, dx_one, dt_last, dt_one, before.instant)
+            dt_last = jnp.where(alone, dt_event, before.dt)
         if self.corners:
             end = self.tape.x_end, self.tape.mode_end
             successor = where(last, end, (next_.x, next_.mode))
-            carried = dx_pre, before.dt, before.instant
-            after = cond_any(
-                several,
-                lambda: where(
-                    several, self.together(row, place, successor, *carried), after
-                ),
-                lambda: after,
-            )
-        dx_pre, dx, dt_last, dt_event, instant = after
-        return _Carry(dx, dt_last, fired, instant), (before.dx, dx_pre, dt_event)
+            here = row, place, dx_pre, before.dt, seen
+            if not self.packs:
+                instant = self.resolved(*here, instant)
+            after = (dx_pre, dx, dt_last, dt_event, seen)
+
+            def together():
+                packed = self.resolved(*here, instant) if self.packs else instant
+                new = self.together(*here, successor, packed)
+                return where(several, new, after), packed if self.packs else ()
+
+            unchanged = instant if self.packs else ()
+            after, packed = cond_any(several, together, lambda: (after, unchanged))
+            dx_pre, dx, dt_last, dt_event, seen = after
+            instant = packed if self.packs else instant
+        new = _Carry(dx, dt_last, fired, seen, instant)
+        return new, (before.dx, dx_pre, dt_event)
 
     def flow(self, row: Row, dx):
         """The tangent after the flow of a row."""
@@ -231,9 +254,10 @@ class Push:
             return ()
         system, tape = self.system, self.tape
         t, x, mode = tape.t_end, tape.x_end, tape.mode_end
-        none = jnp.zeros((system.n_guards,), jnp.int32)
-        lead = _Lead(t, x, mode, x, t, none == 0, none == 0)
-        return _Instant(lead, none, not_passed(system, t, x, mode, x))
+        none = jnp.zeros((system.n_guards,), bool)
+        lead = _Lead(t, x, mode, x, t, none, none)
+        before = jnp.asarray(0, jnp.int32)
+        return _Instant(lead, before, not_passed(system, t, x, mode, x))
 
     def lead(self, row: Row, place: _Place, dx, dt_last) -> _Lead:
         return _Lead(
@@ -246,18 +270,21 @@ class Push:
             begins=jnp.arange(self.system.n_guards) == row.event,
         )
 
-    def together(self, row: Row, place: _Place, successor, dx, dt_last, packed):
-        """Tangents before and after an event that shares its instant with others, and
-        of its time. `successor` is the recorded state and mode after it."""
-        j = jnp.maximum(row.event, 0)
-        this = jnp.arange(self.system.n_guards) == j
-        old: Any = self.instants.unpack(packed)
-        seen = jnp.where(place.leads, 0, old.seen)
-        before = jnp.sum(jnp.where(this, seen, 0))
-        # Once at the beginning; and again where a guard fires again.
-        new = place.leads | (place.inner & (before > 0))
+    def seen_before(self, row: Row, place: _Place, seen):
+        """How often each guard has fired in the instant of this event; and how often
+        the one that fires now."""
+        seen = jnp.where(place.leads, 0, seen)
+        this = jnp.arange(self.system.n_guards) == row.event
+        return seen, jnp.sum(jnp.where(this, seen, 0), dtype=seen.dtype)
 
-        def resolve():
+    def resolved(self, row: Row, place: _Place, dx, dt_last, seen, instant):
+        """What is known of the instant of this event, packed or not as `instant` is: at
+        its beginning, and where it is another firing of a guard, that is found out."""
+        _, before = self.seen_before(row, place, seen)
+        known = self.instants.unpack(instant) if self.packs else instant
+        new = place.leads | (place.inner & (before != known.before))
+
+        def resolve(old: _Instant) -> _Instant:
             lead: Any = self.lead(row, place, dx, dt_last)
             lead = where(place.leads, lead, old.lead)
             corner = resolve_corner(
@@ -274,10 +301,24 @@ class Push:
                 lead.begins,
                 before,
             )
-            return self.instants.pack(where(new, _Instant(lead, seen, corner), old))
+            return where(new, _Instant(lead, before, corner), old)
 
-        packed = cond_any(new, resolve, lambda: packed)
-        instant: Any = self.instants.unpack(packed)
+        if self.packs:
+            packed = lambda: self.instants.pack(resolve(self.instants.unpack(instant)))
+            return cond_any(new, packed, lambda: instant)
+        # What a loop carries stays where it is; from branches XLA would copy it.
+        once = lambda carry: (jnp.zeros((), bool), resolve(carry[1]))
+        init = (eqxi.unvmap_any(new), instant)
+        return lax.while_loop(lambda carry: carry[0], once, init)[1]
+
+    def together(self, row: Row, place: _Place, dx, dt_last, seen, successor, instant):
+        """Tangents before and after an event that shares its instant with others, of
+        the time of the last event, and of its time; and the guards `seen` until then.
+        `successor` is the recorded state and mode after it."""
+        j = jnp.maximum(row.event, 0)
+        seen, _ = self.seen_before(row, place, seen)
+        if self.packs:
+            instant = self.instants.unpack(instant)
         c: Corner = instant.corner
         allowed = c.reach.allowed(self.tape.corner_tol)
         # At a corner the tangent before an event is that of the perturbed trajectory
@@ -299,6 +340,6 @@ class Push:
         differs = ~same_outcome(c.x, c.mode, x_next, mode_next, allowed)
         dx_after = jnp.where(place.leads, c.dx, dx)
         dx_after = jnp.where(differs & ~place.more, jnp.nan, dx_after)
-        instant = dataclasses.replace(instant, seen=instant.seen + this)
         dt_last = jnp.where(place.leads, c.dt, dt_last)
-        return dx_pre, dx_after, dt_last, dt, self.instants.pack(instant)
+        seen = seen + (jnp.arange(seen.size) == j)
+        return dx_pre, dx_after, dt_last, dt, seen

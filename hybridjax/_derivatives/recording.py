@@ -8,7 +8,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._jax.pack import Packer
 from .._jax.primitives import wanted_of
@@ -128,6 +128,10 @@ class Rows:
         begin = jnp.minimum(i, max(size - 2, 0))
         read = lambda table: lax.dynamic_slice_in_dim(table, begin, min(size, 2))
         return i - begin, tuple(read(table) for table in self._table)
+
+    def read(self, index: Int[Array, " several"]) -> Row:
+        """Several rows."""
+        return self._packer.unpack(tuple(table[index] for table in self._table))
 
     def unpack_pair(self, pair) -> tuple[Row, Row]:
         """If there is no row after it, the second is any other."""

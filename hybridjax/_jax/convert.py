@@ -21,6 +21,8 @@ class Converted(eqx.Module):
     consts: list
     structure: Any = eqx.field(static=True)
     size: int = eqx.field(static=True)  # how many operations it has
+    # Of the leaves of its arguments: which of them it looks at.
+    reads: tuple[bool, ...] = eqx.field(static=True)
 
     def __call__(self, *args):
         leaves = [*self.consts, *jtu.tree_leaves(args)]
@@ -45,8 +47,15 @@ def convert(fn: Callable, *args) -> Converted:
     # context, which is another one when JAX differentiates. XLA inlines it.
     call = jax.make_jaxpr(run)(closed.consts, jtu.tree_leaves(args))
     assert not call.consts
-    size = _size(closed.jaxpr)
-    return Converted(call.jaxpr, closed.consts, jtu.tree_structure(out), size)
+    size, structure = _size(closed.jaxpr), jtu.tree_structure(out)
+    return Converted(call.jaxpr, closed.consts, structure, size, _reads(closed.jaxpr))
+
+
+def _reads(jaxpr) -> tuple[bool, ...]:
+    """Which arguments are passed to an operation, or are results."""
+    used = {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
+    used |= {id(v) for v in jaxpr.outvars}
+    return tuple(id(v) in used for v in jaxpr.invars)
 
 
 def _size(jaxpr) -> int:

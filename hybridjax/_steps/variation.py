@@ -13,6 +13,7 @@ what they share; but a lane keeps what came of the recorded step, where that was
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import equinox.internal as eqxi
 import jax
 import jax.lax as lax
@@ -136,6 +137,41 @@ def pull_flow(
 ):
     """Back through `push_flow`: cotangents of `moving`, of which `system_of(moving)` is
     made, added to `ct_moving`; and of `x`. With `twice`, to be differentiated."""
+    # What only guards and jumps depend on may be large: weights of a network.
+    system = system_of(moving)
+    moving, rest = system.split_by_flow(moving)
+    ct_moving, ct_rest = system.split_by_flow(ct_moving)
+    ct_moving, ct_x = _pull_flow(
+        solver,
+        lambda moving: system_of(eqx.combine(moving, rest)),
+        moving,
+        t,
+        dt,
+        x,
+        mode,
+        ct,
+        ct_moving,
+        tol,
+        scale,
+        twice,
+    )
+    return eqx.combine(ct_moving, ct_rest), ct_x
+
+
+def _pull_flow(
+    solver,
+    system_of: Callable,
+    moving,
+    t,
+    dt,
+    x,
+    mode,
+    ct,
+    ct_moving,
+    tol,
+    scale,
+    twice,
+):
     tableau: Any = explicit_tableau(solver)
     moves = dt > 0
 

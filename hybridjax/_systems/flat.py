@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from .._jax.convert import convert
+from .._jax.convert import convert, Converted
 from .names import meant_as_vector
 from .stabilization import stabilized_for
 from .system import AbstractHybridSystem, next_time
@@ -28,7 +28,7 @@ class FlatSystem(eqx.Module):
     derivative with respect to everything that the system depends on.
     """
 
-    _flow: Callable
+    _flow: Converted
     _guards: Callable
     _jump: Callable
     # Of systems that know of times at which something happens.
@@ -37,6 +37,23 @@ class FlatSystem(eqx.Module):
 
     def flow(self, t, x: Float[Array, " n"], mode) -> Float[Array, " n"]:
         return self._flow(self.parameters, t, x, mode)
+
+    def split_by_flow(self, tree: PyTree) -> tuple[PyTree, PyTree]:
+        """`tree` is as this one, with `None` for some leaves: the part of it on which
+        the vector field depends, and the rest."""
+        leaves, treedef = jtu.tree_flatten(self.parameters)
+        parameters = treedef.unflatten(self._flow.reads[: len(leaves)])
+        none = jtu.tree_map(lambda _: False, self)
+        closed_over = jtu.tree_map(lambda _: True, self._flow)
+        read = eqx.tree_at(
+            lambda s: (s._flow, s.parameters), none, (closed_over, parameters)
+        )
+        flags, treedef = jtu.tree_flatten(read)
+        given = treedef.flatten_up_to(tree)
+        pick = lambda flag: treedef.unflatten(
+            [leaf if f == flag else None for f, leaf in zip(flags, given, strict=True)]
+        )
+        return pick(True), pick(False)
 
     def flows(self, t, *points):
         """The vector field at several `(x, mode)`."""

@@ -1,4 +1,5 @@
-"""Ready-made systems, by field: balls, bodies, circuits, fields, legs, mechanisms."""
+"""Ready-made systems, by field: balls, bodies, circuits, fields, legs, mechanisms,
+neurons."""
 
 from .._jax.signature import make_readable
 from ._balls.ball_on_paddle import BallOnPaddle as BallOnPaddle
@@ -51,6 +52,7 @@ from ._legged.trotter import (
 from ._legged.two_legs import TwoLegs as TwoLegs
 from ._mechanisms.acrobat import acrobat as acrobat
 from ._mechanisms.five_bar import five_bar as five_bar, five_bar_start as five_bar_start
+from ._neurons.spiking_network import SpikingNetwork as SpikingNetwork
 
 
 make_readable(*list(globals().values()))

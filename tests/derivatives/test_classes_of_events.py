@@ -1,5 +1,6 @@
 """Events on their guard, inside of the guard set, and together in one instant."""
 
+import functools
 from typing import Any
 
 import diffrax as dfx
@@ -74,6 +75,37 @@ def test_cascades():
     np.testing.assert_allclose(
         np.sum(rows * dx, axis=1)[fine], np.sum(tangent, axis=1)[fine], rtol=1e-6
     )
+
+
+# What is known of an instant with 48 guards is not packed.
+@pytest.mark.parametrize("n", [3, 48])
+def test_a_neuron_that_fires_twice_in_one_instant(n):
+    # 0 pushes 1, which pushes 0 again, and 2 by less: all of their times move alike.
+    weights = np.zeros((n, n))
+    weights[1, 0], weights[0, 1], weights[2, 1] = 0.97, 1.5, 0.2
+    current = np.where(np.arange(n) < 3, 2.0, -1.0)
+    x0 = np.where(np.arange(n) < 3, 0.9, -1.0)
+    x0[:2] = 0.97, -0.0136
+
+    def run(x0):
+        sol = hj.simulate(
+            _Neurons(current, jnp.asarray(weights)), 0.0, 0.04, x0, 0, max_events=4
+        )
+        return (sol.events.t, sol.x1), sol.events.event
+
+    @functools.partial(jax.jit, compiler_options=hj.compiler_options("fast_to_compile"))
+    def derivatives(x0, dx, ct):
+        (t, _), push, event = jax.linearize(run, x0, has_aux=True)
+        return t, event, push(dx), jax.linear_transpose(push, x0)(ct)[0]
+
+    rng = np.random.default_rng(0)
+    dx, ct = rng.normal(size=n), (rng.normal(size=4), rng.normal(size=n))
+    t, event, (dt, dx1), pulled = derivatives(x0, dx, ct)
+    assert event.tolist() == [0, 1, 0, 2]
+    np.testing.assert_allclose(t, np.log(1.03), rtol=1e-8)
+    # The first neuron reaches one: x' = 2 - x = 1 there.
+    np.testing.assert_allclose(dt, -dx[0] / 1.03, rtol=1e-8)
+    np.testing.assert_allclose(pulled @ dx, ct[0] @ dt + ct[1] @ dx1, rtol=1e-8)
 
 
 class _Wedge(hj.AbstractHybridSystem):

@@ -19,6 +19,7 @@ from ._jax.signature import make_readable
 from ._loop.results import RESULTS as RESULTS
 from ._rollout import rollout as rollout
 from ._simulate import simulate as simulate
+from ._solution.comparison import mean_over_successful as mean_over_successful
 from ._solution.event_log import EventLog as EventLog
 from ._solution.segment import Segment as Segment
 from ._solution.solution import Solution as Solution
@@ -67,6 +68,7 @@ __all__ = [
     "EventSelectedSystem",
     "HybridAutomaton",
     "Locate",
+    "mean_over_successful",
     "mechanics",
     "ModalState",
     "models",

@@ -30,12 +30,14 @@ from ._solution.solution import Solution
 from ._solution.stored_path import store
 from ._steps.method import (
     check_method,
+    default_controller,
     dynamic_tolerances,
     implicit_tolerances,
     tangent_tolerance,
     tolerance,
     without_gradients,
 )
+from ._steps.rounding import warn_of_rounding
 from ._systems.event_selected import EventSelectedSystem
 from ._systems.flat import flatten_system
 from ._systems.rest import at_tolerance
@@ -52,9 +54,7 @@ def simulate(
     args: PyTree = None,
     *,
     solver: dfx.AbstractSolver = dfx.Tsit5(),
-    stepsize_controller: dfx.AbstractStepSizeController = dfx.PIDController(
-        rtol=1e-8, atol=1e-8
-    ),
+    stepsize_controller: dfx.AbstractStepSizeController | None = None,
     dt0: Any = None,
     event_method: Locate | Project = Locate(),
     saveat: dfx.SaveAt = dfx.SaveAt(t1=True),
@@ -84,7 +84,9 @@ def simulate(
     - `args`: passed to the functions of the system. Any pytree.
     - `solver`: any diffrax solver for ordinary differential equations.
     - `stepsize_controller`: any diffrax step size controller. Tolerances given as
-        floats or as arrays may change without a new compilation.
+        floats or as arrays may change without a new compilation. `None` is
+        `diffrax.PIDController(rtol=tol, atol=tol)`, with `tol` 1e-8 for states in
+        float64, and 1e-5 in float32.
     - `saveat`: a `diffrax.SaveAt`: what to store in `ts`, `xs` and `modes`. Its `ts`
         are in ascending order, from `t0` to `t1`.
 
@@ -125,7 +127,9 @@ def simulate(
 
     **Raises:**
 
-    - `ValueError` for arguments that cannot be used; it names the argument.
+    - `ValueError` for arguments that cannot be used; it names the argument. For
+        tolerances and steps that are known to be less than the dtype of the state
+        resolves there is a warning.
     - `hj.SimulationError` if `throw` and the simulation failed, with the
         time, the mode and the guard; or if it has no derivative and one was asked for.
     - `NotImplementedError` for a second derivative whose outer one is in reverse mode
@@ -143,6 +147,8 @@ def simulate(
     dtype = begin.t.dtype
     end = as_time(t1, dtype, "t1")
     check_saveat(saveat)
+    if stepsize_controller is None:
+        stepsize_controller = default_controller(dtype)
     check_method(solver, stepsize_controller)
     _check_event_method(event_method, begin.system)
     _check_terminal_event(terminal_event)
@@ -172,11 +178,15 @@ def simulate(
         if not bool(_resolved(t0, t1, dtype)):
             raise ValueError(_unresolved(t0, t1, dtype))
     unknown_times = check_times(saveat, t0, t1, dtype)
+    given_dt0 = dt0
     if dt0 is not None:
-        given, dt0 = dt0, as_time(dt0, dtype, "dt0")
-        if not is_traced(given) and not given > 0:
-            raise ValueError(f"Argument `dt0` must be positive, but it is {given}.")
+        dt0 = as_time(dt0, dtype, "dt0")
+        if not is_traced(given_dt0) and not given_dt0 > 0:
+            raise ValueError(f"Argument `dt0` must be positive, but it is {given_dt0}.")
     controller = dynamic_tolerances(stepsize_controller, dtype)
+    tangent_tol = tangent_tolerance(tangent_rtol, solver, controller, dtype)
+    times = (t0, t1)
+    warn_of_rounding(stepsize_controller, solver, tangent_rtol, given_dt0, times, dtype)
     solver = implicit_tolerances(solver, controller)
     settings = Settings(
         solver=without_gradients(solver),
@@ -184,7 +194,7 @@ def simulate(
         dt0=dt0,
         event_method=event_method,
         progress_meter=progress_meter,
-        tangent_tol=tangent_tolerance(tangent_rtol, solver, controller, dtype),
+        tangent_tol=tangent_tol,
         interval=(begin.t, end),
         resolved=jnp.asarray(_resolved(t0, t1, dtype)),
         max_steps=int(max_steps),

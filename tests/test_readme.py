@@ -10,8 +10,10 @@ import jax
 import pytest
 
 
-_readme = Path(__file__).parent.parent / "README.md"
-# The defaults of JAX: a reader of the README has them, the tests have not.
+_root = Path(__file__).parent.parent
+_readme = _root / "README.md"
+_pages = [_readme, _root / "docs" / "learning.md"]
+# The defaults of JAX: a reader has them, the tests have not.
 _jax_defaults = {"jax_enable_x64": False, "jax_numpy_rank_promotion": "allow"}
 
 
@@ -39,7 +41,7 @@ def _strip(text: str) -> str:
 
 @pytest.fixture
 def newcomer(tmp_path, monkeypatch):
-    """Where a reader of the README is: an empty folder, and JAX as it comes."""
+    """Where a reader of a page is: an empty folder, and JAX as it comes."""
     monkeypatch.chdir(tmp_path)
     saved = {name: getattr(jax.config, name) for name in _jax_defaults}
     for name, value in _jax_defaults.items():
@@ -60,29 +62,33 @@ def test_parse():
 
 def test_blocks():
     blocks = _parse(_readme.read_text())
-    assert any(block.language == "python" for block in blocks)
     # `.ci/run` runs the one that has the tests in it.
     commands = [block.code for block in blocks if block.language == "bash"]
     assert sum("pytest" in command for command in commands) == 1
     # An output that stands apart from its code would not be compared with anything.
-    for block in blocks:
-        assert block.language != "text" or block.follows, f"README.md:{block.line}"
+    for page in _pages:
+        blocks = _parse(page.read_text())
+        assert any(block.language == "python" for block in blocks)
+        for block in blocks:
+            apart = block.language == "text" and not block.follows
+            assert not apart, f"{page.name}:{block.line}"
 
 
-def test_python_blocks(newcomer, monkeypatch):
-    blocks = _parse(_readme.read_text())
-    module = types.ModuleType("readme")
-    monkeypatch.setitem(sys.modules, "readme", module)
+@pytest.mark.parametrize("page", _pages, ids=lambda page: page.stem)
+def test_python_blocks(page, newcomer, monkeypatch):
+    blocks = _parse(page.read_text())
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
     for i, block in enumerate(blocks):
         if block.language != "python":
             continue
-        # Blank lines in front, so that a traceback has the line numbers of the README.
+        # Blank lines in front, so that a traceback has the line numbers of the page.
         source = "\n" * (block.line - 1) + block.code
         stdout = io.StringIO()
         with contextlib.redirect_stdout(stdout):
-            exec(compile(source, str(_readme), "exec"), vars(module))
+            exec(compile(source, str(page), "exec"), vars(module))
         output = blocks[i + 1] if i + 1 < len(blocks) else None
         if output is not None and output.language == "text" and output.follows:
             assert _strip(stdout.getvalue()) == _strip(output.code), (
-                f"README.md:{output.line} is not what the code before it prints."
+                f"{page.name}:{output.line} is not what the code before it prints."
             )

@@ -3,12 +3,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from .._jax.compiler_options import is_outermost, outermost_jit
 from .._jax.tracing import nans_allowed
 from .._loop.results import RESULTS
 from .._systems.names import Names
+from .comparison import check_shares, evaluate_segment, segment_times
 from .event_log import EventLog
 from .path import nan_unless
 from .segment import Segment, segments_of
@@ -58,6 +59,13 @@ class Solution(eqx.Module):
     def __repr__(self):
         return summary(self)
 
+    @property
+    def successful(self) -> Bool[Array, ""]:
+        """Whether it got to `t1`, or to a terminal event: `result` is `successful` or
+        `event_occurred`."""
+        reached = self.result == RESULTS.successful
+        return reached | (self.result == RESULTS.event_occurred)
+
     def segments(self) -> list[Segment]:
         """The flow from one event to the next, piece by piece, with the limits at both
         ends: one piece more than there are events.
@@ -74,6 +82,61 @@ class Solution(eqx.Module):
         - `ValueError` where values are not known, or are those of several simulations.
         """
         return segments_of(self)
+
+    def segment_times(self) -> Float[Array, " n"]:
+        """When segments begin and end: `t0`, the times of events, and `t1`, of shape
+        `(max_events + 2,)`. Segment `i` is from entry `i` to entry `i + 1`.
+
+        For losses, within `jax.jit` and batches: all entries are finite. What does not
+        exist is at the end: events that did not happen are at `t1`, and segments beyond
+        the last, of number `events.count`, are empty. So a time changes continuously
+        where its event leaves the interval through `t1`. Differentiable.
+
+        After a failure the end is where the simulation stopped.
+        """
+        return segment_times(self)
+
+    def evaluate_segment(
+        self, index: Int[Array, "..."] | int, share: ArrayLike
+    ) -> PyTree:
+        """The state in a segment, after a share of its duration. Both limits are right:
+        with share 0 it is the state after the event before, with share 1 that before
+        the event that ends the segment.
+
+        Where velocities jump, solutions are compared like this, and not at fixed times:
+        it is continuous, and differentiable, where events come earlier or later. As
+        `segment_times`, within `jax.jit` and batches.
+
+        !!! example
+
+            ```python
+            share = jnp.linspace(0, 1, 9)
+            arc = lambda sol, i: sol.evaluate_segment(i, share)[:, 1]
+            loss = jnp.mean((arc(sol, 2) - arc(measured, 2)) ** 2)
+            ```
+
+        **Arguments:**
+
+        - `index`: numbers of segments, from 0. Those beyond the last, which are empty,
+            have the state of the end.
+        - `share`: from 0 to 1; an array that can be broadcast with `index`.
+
+        **Returns:**
+
+        The state; for arrays, its leaves have their common shape in front.
+
+        **Raises:**
+
+        - `ValueError` for an index that is no integer, or values that are known to be
+            outside; and as `evaluate`.
+        """
+        check_shares(index, share)
+        shares = jnp.broadcast_arrays(index, jnp.asarray(share, self.t1.dtype))
+        if not is_outermost():
+            return evaluate_segment(self, *shares)
+        # As `evaluate_with_mode`.
+        with nans_allowed():
+            return outermost_jit(evaluate_segment)(self, *shares)
 
     def evaluate(self, t: ArrayLike) -> PyTree:
         """The state at any time from `t0` to `t1`, by one solver step from the last

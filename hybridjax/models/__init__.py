@@ -2,6 +2,7 @@
 neurons."""
 
 from .._jax.signature import make_readable
+from ._balls.ball_on_ground import BallOnGround as BallOnGround
 from ._balls.ball_on_paddle import BallOnPaddle as BallOnPaddle
 from ._balls.ball_on_slope import ball_on_slope as ball_on_slope
 from ._balls.balls import Balls as Balls

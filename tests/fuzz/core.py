@@ -416,8 +416,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
     J = here.jacobian * scale[:, None]
     condition = np.sum(np.abs(J), axis=2)
     size = 1 + np.abs(here.value) + condition
-    # How the derivative changes nearby.
-    h = 1e-6
+    # How the derivative changes nearby: nearer, where little leads far away.
+    h = 1e-6 / (1 + 1e-2 * np.max(condition, axis=1))[:, None]
     second = np.zeros_like(size)
     for sign in (1, -1):
         u = sign * rng.uniform(-1, 1, z.shape)

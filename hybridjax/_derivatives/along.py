@@ -79,18 +79,27 @@ def _only(x_end) -> Outputs:
 
 @eqx.filter_custom_jvp
 def along(
-    system: FlatSystem, x, *, t, dt, mode, solver, tangent_tol
+    system: FlatSystem, x, *, t, dt, mode, solver, tangent_tol, exists
 ) -> Float[Array, " n"]:
     """The state a time `dt` after that of `x`, of which no derivative with respect to
-    `t` and `dt` is taken."""
+    `t` and `dt` is taken; with respect to the others it is that of `x` where the flow's
+    does not exist."""
     return flow_for(solver, system, t, dt, x, mode)
 
 
 @along.def_jvp
-def _along_jvp(primals, tangents, *, t, dt, mode, solver, tangent_tol):
+def _along_jvp(primals, tangents, *, t, dt, mode, solver, tangent_tol, exists):
     (system, x), (t_system, t_x) = primals, tangents
     x_end = along(
-        system, x, t=t, dt=dt, mode=mode, solver=solver, tangent_tol=tangent_tol
+        system,
+        x,
+        t=t,
+        dt=dt,
+        mode=mode,
+        solver=solver,
+        tangent_tol=tangent_tol,
+        exists=exists,
     )
+    dt = jnp.where(exists, dt, 0)
     step = _Step(system, solver, tangent_tol, t, dt, x, mode, x_end)
     return x_end, push(Inputs(t_system, t_x, None, None), step).x_end

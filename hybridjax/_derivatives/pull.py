@@ -200,7 +200,7 @@ class Pull:
             self.combined,
             self.moving,
             row.t,
-            jnp.where(euler, 0, row.dt),
+            recording.duration(row),
             row.x,
             row.mode,
             ct,

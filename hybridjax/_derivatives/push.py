@@ -204,7 +204,7 @@ class Push:
             self.system,
             self.inputs.system,
             row.t,
-            jnp.where(euler, 0, row.dt),
+            recording.duration(row),
             row.x,
             row.mode,
             dx,

@@ -14,6 +14,7 @@ from .._jax.pack import Packer
 from .._jax.primitives import wanted_of
 from .._loop.tape import Row, Tape
 from .._steps.method import TangentTolerance
+from .._steps.stages import explicit_tableau
 from .._systems.flat import FlatSystem
 
 
@@ -97,6 +98,14 @@ class AbstractTapeRecording(AbstractRecording):
     @property
     def smooth_twice(self):
         return self.differentiable & self.tape.smooth_twice
+
+    def duration(self, row) -> Float[Array, ""]:
+        """For how long a row flows; its Euler step, if it has one, is another thing."""
+        flows = ~(self.tape.projects & (row.event >= 0))
+        if explicit_tableau(self.solver) is None:
+            # Where it failed there may be no solution either: see `flow_for`.
+            flows = flows & self.tape.successful
+        return jnp.where(flows, row.dt, 0)
 
     def like_outputs(self) -> Outputs:
         tape = self.tape

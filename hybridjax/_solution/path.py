@@ -71,6 +71,7 @@ class Path(eqx.Module):
             mode=mode,
             solver=solver,
             tangent_tol=self.tangent_tol,
+            exists=True if alive is None else alive,
         )
         if alive is not None:
             past = x + jax.lax.stop_gradient(x_step - x)

@@ -1,6 +1,7 @@
 from typing import Any, NamedTuple
 
 import diffrax as dfx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -81,16 +82,15 @@ def flow_for(
     tableau = explicit_tableau(solver)
     flow = system.flow(t, x, mode)
     if tableau is None:
-        # The derivative of an implicit step is a linear solve, which ends the whole
-        # program if one lane has a NaN in it. Such a lane has no field.
-        exists = all_of(jnp.isfinite(jnp.concatenate([x, flow])))
-        return _diffrax_step(solver, system, t, dt, x, flow, mode, exists).x
+        return _diffrax_step(solver, system, t, dt, x, flow, mode).x
     return explicit_stages(tableau, system, t, dt, x, flow, mode)[1]
 
 
-def _diffrax_step(
-    solver, system, t, dt, x, flow, mode, exists: Bool[Array, ""] | None = None
-) -> StepResult:
+def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
+    # An implicit step solves linear systems, and so does its derivative: these end the
+    # whole program if one lane has a NaN in its Jacobian, or call what they return a
+    # solution. Such a lane has no field; and no step leads to where that is so.
+    exists = _is_smooth(system, t, x, flow, mode)
     terms = term(system, mode, exists)
     state = solver.init(terms, t, t + dt, x, None)
     x1, error, dense_info, _, result = solver.step(
@@ -98,7 +98,16 @@ def _diffrax_step(
     )
     flow1 = system.flow(t + dt, x1, mode)
     interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
-    return StepResult(x1, error, flow1, interpolation, result == dfx.RESULTS.successful)
+    smooth = exists & _is_smooth(system, t + dt, x1, flow1, mode)
+    okay = smooth & (result == dfx.RESULTS.successful)
+    return StepResult(x1, error, flow1, interpolation, okay)
+
+
+def _is_smooth(system, t, x, flow, mode) -> Bool[Array, ""]:
+    """Are the vector field and its derivative (in one direction) finite?"""
+    field = lambda x: system.flow(t, x, mode)
+    _, slope = jax.jvp(field, (x,), (jnp.ones_like(x),))
+    return all_of(jnp.isfinite(jnp.concatenate([x, flow, slope])))
 
 
 def _interpolation(solver, dt, x0, x1, flow0, flow1, dense_info):

@@ -179,7 +179,8 @@ def _pull_flow(
         fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
 
         def back():
-            d_moving, d_x = jax.vjp(fn, moving, x)[1](ct)
+            # (No NaN may get into the linear solves of implicit steps.)
+            d_moving, d_x = jax.vjp(fn, moving, x)[1](jnp.where(moves, ct, 0))
             return add_where(moves, ct_moving, d_moving), jnp.where(moves, d_x, ct)
 
         return cond_any(moves, back, lambda: (ct_moving, ct))

@@ -386,10 +386,13 @@ def test_failed_lanes_do_not_disturb_the_others():
 
 def test_failed_lanes_of_an_implicit_solver():
     # Its linear solver ends the whole program where it is given a NaN: it is not, in
-    # lanes that begin with one, or whose field is one from some time on.
+    # lanes that begin with one, or whose field is one from some time on, or has a
+    # derivative of NaN from some state on (where it would return something wrong).
     class Decay(hj.AbstractHybridSystem):
         def flow(self, t, x, mode, args):
-            return jnp.where(t >= args, jnp.nan, -x)
+            until, edge = args
+            nothing = 0 * jnp.sqrt(jnp.maximum(x - edge, 0))
+            return jnp.where(t >= until, jnp.nan, nothing - x)
 
         def guards(self, t, x, mode, args):
             return x - 0.5
@@ -397,22 +400,27 @@ def test_failed_lanes_of_an_implicit_solver():
         def jump(self, t, x, mode, event, args):
             return x + 1, mode
 
-    def outcome(x0, until):
+    def outcome(x0, *args):
         options = dict[str, Any](max_steps=64, max_events=4, throw=False)
         solver = dfx.Kvaerno5()
         sol = hj.simulate(
-            Decay(), 0.0, 1.0, x0[None], 0, until, solver=solver, **options
+            Decay(), 0.0, 1.0, x0[None], 0, args, solver=solver, **options
         )
-        return jnp.stack([sol.x1[0], sol.evaluate(0.9)[0], sol.events.t[0]])
+        value = jnp.stack([sol.x1[0], sol.evaluate(0.9)[0], sol.events.t[0]])
+        return value, sol.result == hj.RESULTS.successful
 
-    x0 = jnp.array([1.0, 1.0, 1.0, jnp.nan, 1.0])
-    until = jnp.array([2.0, 0.0, 0.3, 2.0, 0.8])
+    x0 = jnp.array([1.0, 1.0, 1.0, jnp.nan, 1.0, 1.0, 1.0])
+    until = jnp.array([2.0, 0.0, 0.3, 2.0, 0.8, 2.0, 2.0])
+    edge = jnp.array([-1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 0.7])
+    lanes = x0, until, edge
     # From 1 to 0.5, up by 1, and on.
     end = lambda x0, t: (1 + 0.5) * jnp.exp(-t) / (0.5 / x0)
     exact = lambda x0: jnp.stack([end(x0, 1.0), end(x0, 0.9), jnp.log(2 * x0)])
-    assert error(jax.jit(jax.vmap(outcome))(x0, until)[0], exact(1.0)) < 1e-7
-    for jacobian in (jax.jacfwd(outcome), jax.jacrev(outcome)):
-        slope = jax.jit(jax.vmap(jacobian))(x0, until)
+    value, okay = jax.jit(jax.vmap(outcome))(*lanes)
+    assert error(value[0], exact(1.0)) < 1e-7
+    assert okay.tolist() == [True] + 6 * [False]
+    for jacobian in (jax.jacfwd, jax.jacrev):
+        slope, _ = jax.jit(jax.vmap(jacobian(outcome, has_aux=True)))(*lanes)
         assert error(slope[0], jax.jacfwd(exact)(1.0)) < 1e-6
         assert np.isnan(slope[1:, :2]).all()
 

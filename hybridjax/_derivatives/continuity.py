@@ -46,7 +46,15 @@ def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arra
 
         def outcome(priority):
             passage = pass_in_order(
-                system, t, x, mode, priority, tape.guard_set_tol, at(leads), members
+                system,
+                t,
+                x,
+                mode,
+                priority,
+                tape.guard_set_tol,
+                tape.same_time,
+                at(leads),
+                members,
             )
             allowed = passage.reach.allowed(tape.corner_tol)
             return passage.x, passage.mode, allowed

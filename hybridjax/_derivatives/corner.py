@@ -73,6 +73,7 @@ def resolve_corner(
     dsystem,
     dx,
     tol,
+    same_time,
     wanted: Bool[Array, ""],
     earliest: Float[Array, ""],
     members: Bool[Array, " n_guards"],
@@ -104,7 +105,7 @@ def resolve_corner(
         flow = system.flow(t, c.x, c.mode)
         g, rate = system.guard_rates(t, c.x, c.mode, flow)
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
-        firing = fires_at_once(g, rate, instant_tol(t, tol, later)) & members
+        firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
         fire = unfinished & any_of(firing)
         _, dg = directional(
             lambda system, t, x: system.guards(t, x, c.mode),

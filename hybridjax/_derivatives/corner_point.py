@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._events.firing import fires_at_once, is_inside
+from .._events.firing import fires_at_once, is_inside, same_time
 from .._jax.branch import where
 from .._systems.flat import FlatSystem, flatten_system
 from .._systems.start import Start
@@ -71,7 +71,8 @@ def _pass(point: CornerPoint, priority) -> Passage:
     every = jnp.ones((system.n_guards,), bool)
     nothing = jtu.tree_map(lambda _: None, system)
     priority = ties(*here, nothing, ~every).keep(priority)
-    return pass_in_order(*here, priority, point.tol, jnp.asarray(True), every)
+    tols = point.tol, same_time(point.t, point.t)
+    return pass_in_order(*here, priority, *tols, jnp.asarray(True), every)
 
 
 def _passages(point: CornerPoint, priorities) -> Passage:
@@ -111,6 +112,7 @@ def resolve(point: CornerPoint, dx) -> Corner:
         jtu.tree_map(lambda _: None, system),
         dx,
         point.tol,
+        same_time(point.t, point.t),
         jnp.asarray(True),
         jnp.asarray(-jnp.inf, x.dtype),
         jnp.ones((system.n_guards,), bool),

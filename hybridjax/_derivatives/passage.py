@@ -79,6 +79,7 @@ def pass_in_order(
     mode,
     priority: Int[Array, " n_guards"],
     tol,
+    same_time,
     wanted: Bool[Array, ""],
     members: Bool[Array, " n_guards"],
 ) -> Passage:
@@ -104,7 +105,7 @@ def pass_in_order(
         flow = system.flow(t, p.x, p.mode)
         g, rate = system.guard_rates(t, p.x, p.mode, flow)
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
-        firing = fires_at_once(g, rate, instant_tol(t, tol, later)) & members
+        firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
         fire = unfinished & any_of(firing)
         rests = p.fired & (rate == 0)
         j = next_to_fire(candidates(g, rate, firing, rests, tol), priority)

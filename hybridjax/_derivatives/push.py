@@ -295,6 +295,7 @@ class Push:
                 self.inputs.system,
                 lead.dx,
                 self.tape.guard_set_tol,
+                self.tape.same_time,
                 new,
                 lead.earliest,
                 lead.members,

@@ -49,10 +49,12 @@ def comes_later(
     return ~fires_at_once(g, rate, tol)
 
 
-def instant_tol(t, tol, later: Bool[Array, " n_guards"]) -> Float[Array, " n_guards"]:
+def instant_tol(
+    tol, same, later: Bool[Array, " n_guards"]
+) -> Float[Array, " n_guards"]:
     """The time `tol` within which guards belong to an instant that has begun; of those
-    that came later, only what cannot be told from it."""
-    return jnp.where(later, jnp.minimum(tol, same_time(t, t)), tol)
+    that came later, only what cannot be told from it, up to the time `same`."""
+    return jnp.where(later, jnp.minimum(tol, same), tol)
 
 
 def crossing_times(

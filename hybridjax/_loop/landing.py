@@ -118,7 +118,7 @@ class LandingLoop(AbstractLoop):
         After a jump, guards that would be crossed within the corner tolerance belong to
         the same instant.
         """
-        within = instant_tol(s.t, self.corner_tol, s.approach.later)
+        within = instant_tol(self.corner_tol, self.same_time, s.approach.later)
         tol = jnp.where(s.jumped, within, self.same_time)
         return fires_at_once(s.g, s.rate, tol)
 

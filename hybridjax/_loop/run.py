@@ -105,6 +105,7 @@ def _tape(loop: AbstractLoop, state: State, recorded: Row, table, num_rows) -> T
         num_steps=state.num_steps,
         num_accepted=state.num_accepted,
         corner_tol=loop.corner_tol,
+        same_time=loop.same_time,
         smooth=jnp.asarray(True),
         projects=loop.projects,
     )

@@ -55,6 +55,7 @@ class Tape(eqx.Module):
     num_steps: Int[Array, ""]
     num_accepted: Int[Array, ""]
     corner_tol: Float[Array, ""]  # an absolute time
+    same_time: Float[Array, ""]  # and what cannot be told from another
     # Whether there is a derivative; True where none was asked for.
     smooth: Bool[Array, ""]
     # Rows with an event are Euler steps, that end near the guard only.

@@ -120,7 +120,11 @@ class LandingLoop(AbstractLoop):
         """
         within = instant_tol(self.corner_tol, self.same_time, s.approach.later)
         tol = jnp.where(s.jumped, within, self.same_time)
-        return fires_at_once(s.g, s.rate, tol)
+        firing = fires_at_once(s.g, s.rate, tol)
+        if self.settings.terminal is not None:
+            # The last of its events, which need not lead to where it is not watched.
+            firing = firing & ~(self.settings.terminal[0] & self.stops(s))
+        return firing
 
     def iterate(self, states: Packer, rows: Packer, packed):
         s: State = states.unpack(packed)

@@ -179,6 +179,29 @@ def test_transition():
     assert repr(sol).startswith("Solution(event_occurred, t=0 to 0.75, mode='down'")
 
 
+def test_mark_without_a_reset():
+    # It leads to where it is watched, and could fire again.
+    fall = lambda t, x, args: jnp.stack([x[1], -args])
+    mark = hj.Transition("fall", "fall", lambda t, x, args: x[0])
+    system = hj.HybridAutomaton({"fall": fall}, [mark])
+
+    def end(p):
+        x0 = jnp.stack([p[0], 0 * p[0]])
+        sol = hj.simulate(
+            system, 0.0, 9.0, x0, "fall", p[1], terminal_event=hj.TerminalEvent(0)
+        )
+        return jnp.stack([sol.t1, *sol.x1])
+
+    def exact(p):
+        t = jnp.sqrt(2 * p[0] / p[1])
+        return jnp.stack([t, 0 * t, -p[1] * t])
+
+    p = jnp.array([1.3, 9.81])
+    both = jax.jit(lambda p: (end(p), jax.jacrev(end)(p)))
+    for got, want in zip(both(p), (exact(p), jax.jacfwd(exact)(p)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-7)
+
+
 def test_errors():
     for event in (-1, (), 0.5, "up", ("up", 1)):
         with pytest.raises(ValueError, match="Argument `event` must be"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hybridjax.models import BouncingBall
 
-from ..helpers import bouncing_ball
+from ..helpers import batch_jacobians, bouncing_ball
 
 
 _ball = BouncingBall()
@@ -33,31 +33,29 @@ def test_three_subs():
     np.testing.assert_allclose(between, [truth(0.2), truth(0.7)], atol=1e-8)
 
 
-@pytest.mark.parametrize("t0", [0.0, 1.7])
-def test_no_time_at_all(t0):
+def test_no_time_at_all():
     # The start is the end: in the air, and on the floor, where it bounces at once.
-    for x0, x1 in (([1.0, 0.3], [1.0, 0.3]), ([0.0, -1.0], [0.0, 0.8])):
+    def outcome(z, t0):
+        saveat = dfx.SaveAt(t0=True, ts=jnp.stack([t0 + 0 * z[2]]), t1=True)
+        sol = hj.simulate(_ball, t0, z[2], z[:2], 0, saveat=saveat)
+        return jnp.concatenate([*sol.xs, sol.evaluate(t0)]), sol.ts
 
-        def outcome(x0, t):
-            saveat = dfx.SaveAt(t0=True, ts=jnp.stack([t0 + 0 * t]), t1=True)
-            sol = hj.simulate(_ball, t0, t, x0, 0, saveat=saveat)
-            return sol.xs, sol.evaluate(t0), sol.ts
-
-        (xs, x, ts), jacobian = (
-            f(jnp.array(x0), t0) for f in (outcome, jax.jacfwd(outcome))
-        )
-        np.testing.assert_array_equal(ts, [t0] * 3)
-        np.testing.assert_allclose(xs, [x1] * 3, atol=1e-12)
-        np.testing.assert_allclose(x, x1, atol=1e-12)
-        backward = jax.jacrev(outcome)(jnp.array(x0), t0)
-        by_x0, by_t = jacobian[0], jax.jacfwd(outcome, 1)(jnp.array(x0), t0)[0]
-        for k in (0, 2):
-            np.testing.assert_allclose(backward[0][k], by_x0[k], atol=1e-12)
-        if x0 == x1:
-            np.testing.assert_allclose(by_x0, [np.eye(2)] * 3, atol=1e-12)
-            # Only the end moves with `t1`.
-            np.testing.assert_allclose(by_t[2], [x1[1], -9.81], atol=1e-12)
-            np.testing.assert_allclose(by_t[0], [0.0, 0.0], atol=1e-12)
+    t0 = np.array([0.0, 1.7, 0.0, 1.7])
+    air, floor = [[1.0, 0.3]] * 2, [[0.0, -1.0]] * 2
+    z = jnp.asarray(np.column_stack([air + floor, t0]))
+    value, forward, reverse, ts = batch_jacobians(outcome)(z, jnp.asarray(t0))
+    np.testing.assert_array_equal(ts, np.stack([t0] * 3, axis=1))
+    x1 = np.array(air + [[0.0, 0.8]] * 2)
+    np.testing.assert_allclose(value, np.tile(x1, 4), atol=1e-12)
+    # Both modes, at the start and at the end.
+    ends = np.array([0, 1, 4, 5])
+    np.testing.assert_allclose(reverse[:, ends], forward[:, ends], atol=1e-12)
+    in_the_air = forward[:2, :6].reshape(2, 3, 2, 3)
+    expected = np.broadcast_to(np.eye(2), (2, 3, 2, 2))
+    np.testing.assert_allclose(in_the_air[..., :2], expected, atol=1e-12)
+    # Only the end moves with `t1`.
+    np.testing.assert_allclose(in_the_air[:, 2, :, 2], [[0.3, -9.81]] * 2, atol=1e-12)
+    np.testing.assert_allclose(in_the_air[:, 0, :, 2], 0.0, atol=1e-12)
 
 
 def test_function_of_states():

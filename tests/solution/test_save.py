@@ -66,48 +66,40 @@ def test_function_of_states():
     subs = [dfx.SubSaveAt(steps=True), dfx.SubSaveAt(ts=[0.2, 0.9], t1=True)]
     subs += [dfx.SubSaveAt(steps=s.steps, ts=s.ts, t1=s.t1, fn=fn) for s in subs]
 
-    @jax.jit
-    @jax.vmap
-    def lanes(x0, max_dt):
-        def speeds(x0, factor):
-            sol = hj.simulate(
-                _ball,
-                0.0,
-                1.0,
-                x0,
-                0,
-                factor,
-                saveat=dfx.SaveAt(subs=subs),
-                stepsize_controller=dfx.PIDController(
-                    rtol=1e-8, atol=1e-8, dtmax=max_dt
-                ),
-                max_steps=32,
-                max_events=4,
-                throw=False,
-            )
-            *states, (steps, high), (times, _) = sol.xs
-            exist = [jnp.isfinite(ts) & (ts <= sol.stats["t_end"]) for ts in sol.ts]
-            values = [jnp.sqrt(factor) * jnp.abs(x[:, 1]) for x in states]
-            values = [*values, steps, times]
-            kept = [jnp.where(e, v, 0) for e, v in zip(exist, values, strict=True)]
-            plain, got = (
-                jnp.sum(jnp.concatenate(part)) for part in (kept[:2], kept[2:])
-            )
-            return jnp.stack([got, plain]), (steps, high, times, exist[0])
-
-        jacobians = [j(speeds, (0, 1), has_aux=True) for j in (jax.jacfwd, jax.jacrev)]
-        return [jacobian(x0, 2.0) for jacobian in jacobians]
+    def speeds(z, max_dt):
+        controller = dfx.PIDController(rtol=1e-8, atol=1e-8, dtmax=max_dt)
+        sol = hj.simulate(
+            _ball,
+            0.0,
+            1.0,
+            z[:2],
+            0,
+            z[2],
+            saveat=dfx.SaveAt(subs=subs),
+            stepsize_controller=controller,
+            max_steps=32,
+            max_events=4,
+            throw=False,
+        )
+        *states, (steps, high), (times, _) = sol.xs
+        exist = [jnp.isfinite(ts) & (ts <= sol.stats["t_end"]) for ts in sol.ts]
+        values = [jnp.sqrt(z[2]) * jnp.abs(x[:, 1]) for x in states]
+        values = [*values, steps, times]
+        kept = [jnp.where(e, v, 0) for e, v in zip(exist, values, strict=True)]
+        plain, got = (jnp.sum(jnp.concatenate(part)) for part in (kept[:2], kept[2:]))
+        return jnp.stack([got, plain]), (steps, high, times, exist[0])
 
     # The second lane needs more steps than it may take; its derivatives are NaN.
-    for jacobian, out in lanes(jnp.array([[1.0, 0.3]] * 2), jnp.array([0.1, 0.01])):
-        steps, high, times, used = out
-        for part in jacobian:
-            np.testing.assert_allclose(part[0, 0], part[0, 1], rtol=1e-10)
-            assert np.isnan(part[1]).all()
-        np.testing.assert_array_equal(np.isnan(steps), ~used)
-        assert high.dtype == bool
-        assert np.isfinite(times[0]).all()
-        np.testing.assert_array_equal(np.isnan(times[1]), [False, True, True])
+    lanes, max_dt = jnp.array([[1.0, 0.3, 2.0]] * 2), jnp.array([0.1, 0.01])
+    _, *jacobians, out = batch_jacobians(speeds)(lanes, max_dt)
+    for jacobian in jacobians:
+        np.testing.assert_allclose(jacobian[0, 0], jacobian[0, 1], rtol=1e-10)
+        assert np.isnan(jacobian[1]).all()
+    steps, high, times, used = out
+    np.testing.assert_array_equal(np.isnan(steps), ~used)
+    assert high.dtype == bool
+    assert np.isfinite(times[0]).all()
+    np.testing.assert_array_equal(np.isnan(times[1]), [False, True, True])
 
 
 def test_function_of_states_in_a_masked_loss():

@@ -80,7 +80,7 @@ def residuals(unknowns, data):
 @jit
 @jax.vmap
 def fit(unknowns, measured, until):
-    solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
+    solver = optx.LevenbergMarquardt(rtol=1e-5, atol=1e-5)
     data = measured, until
     found = optx.least_squares(
         residuals, solver, unknowns, data, max_steps=100, throw=False

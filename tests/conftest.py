@@ -17,8 +17,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 _flags = [
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
+    # (The last verifies what XLA does, after each of its passes.)
     "--xla_disable_hlo_passes=while-loop-invariant-code-motion,"
-    "while-loop-constant-sinking",
+    "while-loop-constant-sinking,hlo-verifier",
 ]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     _flags.append("--xla_cpu_use_fusion_emitters=false")

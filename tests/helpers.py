@@ -1,5 +1,6 @@
 """Closed forms and independent references, and what is compared with them."""
 
+import functools
 from typing import Any, cast
 
 import hybridjax as hj
@@ -109,21 +110,35 @@ def both_jacobians(fn):
     Cheaper to compile than `jax.jacfwd` and `jax.jacrev`: one simulation, its forward
     replay for one tangent, and the transpose of that.
     """
+    run = jax.jit(functools.partial(_products, fn))
+    return lambda z: _columns_and_rows(lambda k: run(k, z), z.size)
+
+
+def batch_jacobians(fn):
+    """As `both_jacobians`, of a batch: of points, and of what else `fn` takes, which is
+    not differentiated."""
 
     @jax.jit
-    def products(z, tangent, cotangent):
-        value, push, auxiliary = jax.linearize(fn, z, has_aux=True)
-        (pulled,) = jax.linear_transpose(push, z)(cotangent)
-        return value, push(tangent), pulled, auxiliary
+    def run(k, zs, *more):
+        each = lambda z, *more: _products(fn, k, z, *more)
+        return jax.vmap(each)(zs, *more)
 
-    def jacobians(z):
-        m, n = jax.eval_shape(fn, z)[0].size, z.size
-        columns, rows = [], []
-        for k in range(max(m, n)):
-            one = lambda size, k=k: jnp.zeros(size, z.dtype).at[k].set(1)
-            value, column, row, auxiliary = products(z, one(n), one(m))
-            columns.append(column)
-            rows.append(row)
-        return value, jnp.stack(columns[:n], axis=1), jnp.stack(rows[:m]), auxiliary
+    return lambda zs, *more: _columns_and_rows(lambda k: run(k, zs, *more), zs.shape[1])
 
-    return jacobians
+
+def _products(fn, k, z, *more):
+    """The value, column `k` of the Jacobian, row `k` of it, and the auxiliary."""
+    value, push, auxiliary = jax.linearize(lambda z: fn(z, *more), z, has_aux=True)
+    one = lambda a: (jnp.arange(a.size) == k % a.size).astype(a.dtype)
+    (row,) = jax.linear_transpose(push, z)(one(value))
+    return value, push(one(z)), row, auxiliary
+
+
+def _columns_and_rows(products, n):
+    value, *parts, auxiliary = products(0)
+    m, parts = value.shape[-1], [parts]
+    for k in range(1, max(m, n)):
+        _, *part, _ = products(k)
+        parts.append(part)
+    columns, rows = ([np.asarray(a) for a in some] for some in zip(*parts, strict=True))
+    return value, np.stack(columns[:n], axis=-1), np.stack(rows[:m], axis=-2), auxiliary

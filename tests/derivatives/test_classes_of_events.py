@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hybridjax import models
 
+from ..helpers import batch_jacobians
+
 
 class _Neurons(hj.AbstractHybridSystem):
     """Leaky neurons, x' = i - x, which fire at one, go back by one, and push others."""
@@ -352,14 +354,16 @@ def test_urgent_transitions():
     # is entered.
     def run(x0, rate):
         sol = hj.simulate(_Urgent(), 0.0, 2.0, x0[None], 0, rate, max_events=4)
-        return sol.x1[0], sol.events.t[:2]
+        return jnp.append(sol.x1, sol.events.t[:2]), None
 
-    exact = lambda x0, rate: (1.5 * jnp.exp(-rate * (1 + x0)), jnp.stack([1 - x0] * 2))
-    jacobians = [jax.jit(d(run, (0, 1))) for d in (jax.jacfwd, jax.jacrev)]
-    for x0 in (0.1, 0.35, 0.8):
-        at = jnp.asarray(x0), jnp.asarray(0.7)
-        right = jax.jacfwd(exact, (0, 1))(*at)
-        for jacobian in jacobians:
-            got = jacobian(*at)
-            for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(right), strict=True):
-                np.testing.assert_allclose(a, b, atol=1e-6)
+    def exact(z):
+        x0, rate = z
+        return jnp.stack([1.5 * jnp.exp(-rate * (1 + x0)), 1 - x0, 1 - x0])
+
+    zs = jnp.array([[x0, 0.7] for x0 in (0.1, 0.35, 0.8)])
+    value, forward, reverse, _ = batch_jacobians(lambda z: run(*z))(zs)
+    each = jax.vmap(lambda z: (exact(z), jax.jacfwd(exact)(z)))
+    expected, jacobian = jax.jit(each)(zs)
+    np.testing.assert_allclose(value, expected, atol=1e-6)
+    np.testing.assert_allclose(forward, jacobian, atol=1e-6)
+    np.testing.assert_allclose(reverse, jacobian, atol=1e-6)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from hybridjax import models
 
-from ..helpers import ball_outcome, error
+from ..helpers import (
+    ball_outcome,
+    batch_jacobians,
+    both_jacobians,
+    error,
+    value_and_jacobian,
+)
 
 
 _T1 = 2.5
@@ -51,16 +57,12 @@ def test_bounces():
         sol = _bounce(z, count, dtype, throw=False)
         return jnp.stack([sol.t1, *sol.x1]), (sol.result, sol.events.count)
 
-    jacobians = lambda z, count, dtype: (
-        jax.jacfwd(end, has_aux=True)(z, count, dtype),
-        jax.jacrev(end, has_aux=True)(z, count, dtype)[0],
-        end(z, count, dtype)[0],
-    )
-    exact, right = jax.vmap(lambda *a: (_exact(*a), jax.jacfwd(_exact)(*a)))(z, counts)
+    each = jax.vmap(lambda *a: (_exact(*a), jax.jacfwd(_exact)(*a)))
+    exact, right = jax.jit(each)(z, counts)
     for dtype in (jnp.float64, jnp.float32):
         tol = 1e-6 if dtype == jnp.float64 else 2e-3
-        run = jax.jit(jax.vmap(lambda z, n, dtype=dtype: jacobians(z, n, dtype)))
-        (forward, (result, happened)), reverse, value = run(z, counts)
+        run = batch_jacobians(lambda z, n, dtype=dtype: end(z, n, dtype))
+        value, forward, reverse, (result, happened) = run(z, counts)
         assert list(happened) == [1, 2, 3, 4, 4]
         assert list(result == hj.RESULTS.event_occurred) == [True] * 4 + [False]
         assert list(result == hj.RESULTS.successful) == [False] * 4 + [True]
@@ -107,11 +109,18 @@ def test_of_several_that_land_together():
         return jnp.stack([t[1], *(up * s - 9.81 * s**2 / 2), *(up - 9.81 * s)])
 
     x0 = jnp.array([1.0, 1.0, 0.4, 0.4])
-    forward, count = jax.jit(jax.jacfwd(end, has_aux=True))(x0)
-    reverse, _ = jax.jit(jax.jacrev(end, has_aux=True))(x0)
+    value, forward, reverse, count = both_jacobians(end)(x0)
+    expected, jacobian = value_and_jacobian(exact)(x0)
     assert count == 2
-    assert error(forward, jax.jacfwd(exact)(x0)) < 1e-6
-    assert error(reverse, jax.jacfwd(exact)(x0)) < 1e-6
+    assert error(value, expected) < 1e-6
+    assert error(forward, jacobian) < 1e-6
+    assert error(reverse, jacobian) < 1e-6
+
+
+@value_and_jacobian
+def _second_crossing(x0):
+    t = models.affine_octants_flow(jnp.asarray(0.5), x0)[1][1]
+    return jnp.stack([t, *models.affine_octants_flow(t, x0)[0]])
 
 
 @pytest.mark.parametrize("event_method", [hj.Locate(), hj.Project(1e-3)])
@@ -131,15 +140,14 @@ def test_event_selected(event_method):
             max_steps=256,
             max_events=4,
         )
-        return jnp.stack([sol.t1, *sol.x1])
-
-    def exact(x0):
-        t = models.affine_octants_flow(jnp.asarray(0.5), x0)[1][1]
-        return jnp.stack([t, *models.affine_octants_flow(t, x0)[0]])
+        value = jnp.stack([sol.t1, *sol.x1])
+        return value, value
 
     tol = 1e-6 if isinstance(event_method, hj.Locate) else 1e-3
-    assert error(jax.jit(end)(x0), exact(x0)) < tol
-    assert error(jax.jit(jax.jacrev(end))(x0), jax.jacfwd(exact)(x0)) < 10 * tol
+    reverse, value = jax.jit(jax.jacrev(end, has_aux=True))(x0)
+    expected, jacobian = _second_crossing(x0)
+    assert error(value, expected) < tol
+    assert error(reverse, jacobian) < 10 * tol
 
 
 def test_transition():

@@ -12,6 +12,8 @@ from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from scipy.integrate import quad
 
+from ..helpers import batch_jacobians
+
 
 _C = ContactMode
 
@@ -27,20 +29,6 @@ def _default_speed(acceleration, atol, rounding):
 def _draw(seed, ranges, n):
     low, high = np.array(ranges, float).T
     return np.random.default_rng(seed).uniform(low, high, (n, len(ranges)))
-
-
-def _both_jacobians(fn):
-    """Of a function to `(vector, auxiliary)`, for a batch of points: the value, both
-    Jacobians, and the auxiliary."""
-
-    def one(p):
-        value, push, auxiliary = jax.linearize(fn, p, has_aux=True)
-        forward = jax.vmap(push, out_axes=1)(jnp.eye(p.size, dtype=p.dtype))
-        back = jax.linear_transpose(push, p)
-        (reverse,) = jax.vmap(back)(jnp.eye(value.size, dtype=p.dtype))
-        return value, forward, reverse, auxiliary
-
-    return _jit(jax.vmap(one))
 
 
 def _ball(e, surface=None, gravity=9.81, **kwargs):
@@ -84,7 +72,7 @@ def test_ball_on_a_moving_table(dtype):
 
     ranges = [(0.2, 1.5), (0.02, 0.8), (-1, 1), (-2, 2), (8, 11)]
     p = jnp.asarray(_draw(0, ranges, 48), dtype)
-    value, forward, reverse, (count, mode) = _both_jacobians(ours)(p)
+    value, forward, reverse, (count, mode) = batch_jacobians(ours)(p)
     assert (mode == _C.FORWARD).all() and len(np.unique(count)) > 10
     p = p.astype(float)
     each = jax.jacfwd(lambda p, n: (exact(p, n)[:2], exact(p, n)), has_aux=True)
@@ -138,8 +126,9 @@ def test_sliding_on_down_a_slope():
     got, (value, (count, mode)) = _jit(jax.vmap(each))(p)
     assert np.isin(mode, [_C.FORWARD, _C.BACKWARD]).all()
     assert len(np.unique(count)) > 5
-    np.testing.assert_allclose(value, jax.vmap(exact)(p), atol=2e-7)
-    np.testing.assert_allclose(got, jax.vmap(jax.jacfwd(exact))(p), atol=2e-6)
+    want, slopes = _jit(jax.vmap(lambda p: (exact(p), jax.jacfwd(exact)(p))))(p)
+    np.testing.assert_allclose(value, want, atol=2e-7)
+    np.testing.assert_allclose(got, slopes, atol=2e-6)
 
 
 def test_thrown_off_the_paddle_after_a_rest():
@@ -171,8 +160,8 @@ def test_thrown_off_the_paddle_after_a_rest():
     each = jax.jacfwd(lambda p: (lambda out: (out[0], out))(ours(p)), has_aux=True)
     forward, (value, modes) = _jit(jax.vmap(each))(p)
     assert ((modes == _C.FORWARD).sum(axis=1) == 1).all()
-    slopes = jax.vmap(jax.jacfwd(exact))(p)
-    np.testing.assert_allclose(value, jax.vmap(exact)(p), atol=1e-6)
+    want, slopes = _jit(jax.vmap(lambda p: (exact(p), jax.jacfwd(exact)(p))))(p)
+    np.testing.assert_allclose(value, want, atol=1e-6)
     np.testing.assert_allclose(forward, slopes, atol=1e-5)
 
 
@@ -247,8 +236,9 @@ def test_bodies_on_two_corners():
         x = b * (jnp.cos(tilt) - 1) - h * jnp.sin(tilt)
         return jnp.stack([jnp.where(h > 0, x, 4 * speed), h, 0 * h])
 
-    np.testing.assert_allclose(value[:, 1:], jax.vmap(ends)(p), atol=1e-7)
-    want, got = jax.vmap(jax.jacfwd(ends))(p), slopes[:, 1:]
+    last, want = _jit(jax.vmap(lambda p: (ends(p), jax.jacfwd(ends)(p))))(p)
+    np.testing.assert_allclose(value[:, 1:], last, atol=1e-7)
+    got = slopes[:, 1:]
     np.testing.assert_allclose(got[:3, :, :3], want[:3, :, :3], atol=1e-6)
     # The angle, the height, the speed and the restitution.
     free = np.array([2, 3, 4, 6])

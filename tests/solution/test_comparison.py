@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hybridjax.models import BouncingBall
 
-from ..helpers import ball_outcome, both_jacobians
+from ..helpers import ball_outcome, batch_jacobians, value_and_jacobian
 
 
 _jit = functools.partial(
@@ -51,25 +51,26 @@ def _expected(z, bounces):
     return jnp.concatenate([times, jnp.ravel(jnp.stack(xs))])
 
 
+@functools.cache
+def _expected_after(bounces):
+    return value_and_jacobian(functools.partial(_expected, bounces=bounces))
+
+
 # From no bounce to four of them.
 _balls = np.array([[h, v, 9.81, 0.7] for h in (0.3, 0.6, 9.0) for v in (0.5, -0.4)])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_segments(dtype):
-    jacobians = both_jacobians(_compared)
-    counts = set()
+    values, *jacobians, counts = batch_jacobians(_compared)(jnp.asarray(_balls, dtype))
+    assert values.dtype == dtype
     tol = 1e-7 if dtype == np.float64 else 3e-3
-    for z in _balls:
-        value, forward, reverse, count = jacobians(jnp.asarray(z, dtype))
-        counts.add(int(count))
-        assert value.dtype == dtype
-        expected = functools.partial(_expected, bounces=int(count))
-        np.testing.assert_allclose(value, expected(z), rtol=tol, atol=tol)
-        jacobian = jax.jacfwd(expected)(jnp.asarray(z))
-        for got in (forward, reverse):
-            np.testing.assert_allclose(got, jacobian, rtol=tol, atol=10 * tol)
-    assert counts == {0, 2, 3, 4}
+    for k, count in enumerate(counts.tolist()):
+        value, jacobian = _expected_after(count)(jnp.asarray(_balls[k]))
+        np.testing.assert_allclose(values[k], value, rtol=tol, atol=tol)
+        for got in jacobians:
+            np.testing.assert_allclose(got[k], jacobian, rtol=tol, atol=10 * tol)
+    assert set(counts.tolist()) == {0, 2, 3, 4}
 
 
 def test_limits():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hybridjax.models import BouncingBall
 
-from ..helpers import bouncing_ball
+from ..helpers import batch_jacobians, bouncing_ball
 
 
 _ball = BouncingBall()
@@ -33,31 +33,29 @@ def test_three_subs():
     np.testing.assert_allclose(between, [truth(0.2), truth(0.7)], atol=1e-8)
 
 
-@pytest.mark.parametrize("t0", [0.0, 1.7])
-def test_no_time_at_all(t0):
+def test_no_time_at_all():
     # The start is the end: in the air, and on the floor, where it bounces at once.
-    for x0, x1 in (([1.0, 0.3], [1.0, 0.3]), ([0.0, -1.0], [0.0, 0.8])):
+    def outcome(z, t0):
+        saveat = dfx.SaveAt(t0=True, ts=jnp.stack([t0 + 0 * z[2]]), t1=True)
+        sol = hj.simulate(_ball, t0, z[2], z[:2], 0, saveat=saveat)
+        return jnp.concatenate([*sol.xs, sol.evaluate(t0)]), sol.ts
 
-        def outcome(x0, t):
-            saveat = dfx.SaveAt(t0=True, ts=jnp.stack([t0 + 0 * t]), t1=True)
-            sol = hj.simulate(_ball, t0, t, x0, 0, saveat=saveat)
-            return sol.xs, sol.evaluate(t0), sol.ts
-
-        (xs, x, ts), jacobian = (
-            f(jnp.array(x0), t0) for f in (outcome, jax.jacfwd(outcome))
-        )
-        np.testing.assert_array_equal(ts, [t0] * 3)
-        np.testing.assert_allclose(xs, [x1] * 3, atol=1e-12)
-        np.testing.assert_allclose(x, x1, atol=1e-12)
-        backward = jax.jacrev(outcome)(jnp.array(x0), t0)
-        by_x0, by_t = jacobian[0], jax.jacfwd(outcome, 1)(jnp.array(x0), t0)[0]
-        for k in (0, 2):
-            np.testing.assert_allclose(backward[0][k], by_x0[k], atol=1e-12)
-        if x0 == x1:
-            np.testing.assert_allclose(by_x0, [np.eye(2)] * 3, atol=1e-12)
-            # Only the end moves with `t1`.
-            np.testing.assert_allclose(by_t[2], [x1[1], -9.81], atol=1e-12)
-            np.testing.assert_allclose(by_t[0], [0.0, 0.0], atol=1e-12)
+    t0 = np.array([0.0, 1.7, 0.0, 1.7])
+    air, floor = [[1.0, 0.3]] * 2, [[0.0, -1.0]] * 2
+    z = jnp.asarray(np.column_stack([air + floor, t0]))
+    value, forward, reverse, ts = batch_jacobians(outcome)(z, jnp.asarray(t0))
+    np.testing.assert_array_equal(ts, np.stack([t0] * 3, axis=1))
+    x1 = np.array(air + [[0.0, 0.8]] * 2)
+    np.testing.assert_allclose(value, np.tile(x1, 4), atol=1e-12)
+    # Both modes, at the start and at the end.
+    ends = np.array([0, 1, 4, 5])
+    np.testing.assert_allclose(reverse[:, ends], forward[:, ends], atol=1e-12)
+    in_the_air = forward[:2, :6].reshape(2, 3, 2, 3)
+    expected = np.broadcast_to(np.eye(2), (2, 3, 2, 2))
+    np.testing.assert_allclose(in_the_air[..., :2], expected, atol=1e-12)
+    # Only the end moves with `t1`.
+    np.testing.assert_allclose(in_the_air[:, 2, :, 2], [[0.3, -9.81]] * 2, atol=1e-12)
+    np.testing.assert_allclose(in_the_air[:, 0, :, 2], 0.0, atol=1e-12)
 
 
 def test_function_of_states():
@@ -68,48 +66,40 @@ def test_function_of_states():
     subs = [dfx.SubSaveAt(steps=True), dfx.SubSaveAt(ts=[0.2, 0.9], t1=True)]
     subs += [dfx.SubSaveAt(steps=s.steps, ts=s.ts, t1=s.t1, fn=fn) for s in subs]
 
-    @jax.jit
-    @jax.vmap
-    def lanes(x0, max_dt):
-        def speeds(x0, factor):
-            sol = hj.simulate(
-                _ball,
-                0.0,
-                1.0,
-                x0,
-                0,
-                factor,
-                saveat=dfx.SaveAt(subs=subs),
-                stepsize_controller=dfx.PIDController(
-                    rtol=1e-8, atol=1e-8, dtmax=max_dt
-                ),
-                max_steps=32,
-                max_events=4,
-                throw=False,
-            )
-            *states, (steps, high), (times, _) = sol.xs
-            exist = [jnp.isfinite(ts) & (ts <= sol.stats["t_end"]) for ts in sol.ts]
-            values = [jnp.sqrt(factor) * jnp.abs(x[:, 1]) for x in states]
-            values = [*values, steps, times]
-            kept = [jnp.where(e, v, 0) for e, v in zip(exist, values, strict=True)]
-            plain, got = (
-                jnp.sum(jnp.concatenate(part)) for part in (kept[:2], kept[2:])
-            )
-            return jnp.stack([got, plain]), (steps, high, times, exist[0])
-
-        jacobians = [j(speeds, (0, 1), has_aux=True) for j in (jax.jacfwd, jax.jacrev)]
-        return [jacobian(x0, 2.0) for jacobian in jacobians]
+    def speeds(z, max_dt):
+        controller = dfx.PIDController(rtol=1e-8, atol=1e-8, dtmax=max_dt)
+        sol = hj.simulate(
+            _ball,
+            0.0,
+            1.0,
+            z[:2],
+            0,
+            z[2],
+            saveat=dfx.SaveAt(subs=subs),
+            stepsize_controller=controller,
+            max_steps=32,
+            max_events=4,
+            throw=False,
+        )
+        *states, (steps, high), (times, _) = sol.xs
+        exist = [jnp.isfinite(ts) & (ts <= sol.stats["t_end"]) for ts in sol.ts]
+        values = [jnp.sqrt(z[2]) * jnp.abs(x[:, 1]) for x in states]
+        values = [*values, steps, times]
+        kept = [jnp.where(e, v, 0) for e, v in zip(exist, values, strict=True)]
+        plain, got = (jnp.sum(jnp.concatenate(part)) for part in (kept[:2], kept[2:]))
+        return jnp.stack([got, plain]), (steps, high, times, exist[0])
 
     # The second lane needs more steps than it may take; its derivatives are NaN.
-    for jacobian, out in lanes(jnp.array([[1.0, 0.3]] * 2), jnp.array([0.1, 0.01])):
-        steps, high, times, used = out
-        for part in jacobian:
-            np.testing.assert_allclose(part[0, 0], part[0, 1], rtol=1e-10)
-            assert np.isnan(part[1]).all()
-        np.testing.assert_array_equal(np.isnan(steps), ~used)
-        assert high.dtype == bool
-        assert np.isfinite(times[0]).all()
-        np.testing.assert_array_equal(np.isnan(times[1]), [False, True, True])
+    lanes, max_dt = jnp.array([[1.0, 0.3, 2.0]] * 2), jnp.array([0.1, 0.01])
+    _, *jacobians, out = batch_jacobians(speeds)(lanes, max_dt)
+    for jacobian in jacobians:
+        np.testing.assert_allclose(jacobian[0, 0], jacobian[0, 1], rtol=1e-10)
+        assert np.isnan(jacobian[1]).all()
+    steps, high, times, used = out
+    np.testing.assert_array_equal(np.isnan(steps), ~used)
+    assert high.dtype == bool
+    assert np.isfinite(times[0]).all()
+    np.testing.assert_array_equal(np.isnan(times[1]), [False, True, True])
 
 
 def test_function_of_states_in_a_masked_loss():

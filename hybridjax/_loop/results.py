@@ -35,8 +35,9 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "on both sides leads to the surface, with `EventSelectedSystem(sliding=True)`."
     )
     nonfinite_state = (
-        "The vector field, a guard or a reset returned NaN or infinity. Check them at "
-        "the time, mode and state where this happened."
+        "The vector field, a guard or a reset returned NaN or infinity (or, with an "
+        "implicit solver, the Jacobian of the vector field). Check them, and their "
+        "parameters, at the time, mode and state where this happened."
     )
     # Of times that are traced; others raise a `ValueError` in any case.
     invalid_interval = (

@@ -12,9 +12,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from .._events.firing import same_time
 from .._jax.branch import where
 from .._jax.tracing import is_traced
-from .._loop.loop import same_time
 
 
 def segment_times(sol) -> Float[Array, " n"]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax.tracing import is_traced
-from .method import LEAST_TANGENT
+from .method import LEAST_TANGENT, tolerance
 
 
 # Below so many eps, relative and absolute, an error estimate is rounding, which shorter
@@ -16,12 +16,10 @@ _LEAST = 2
 
 def warn_of_rounding(controller, solver, tangent_rtol, dt0, times, dtype):
     eps = float(jnp.finfo(dtype).eps)
-    while hasattr(controller, "controller"):
-        controller = controller.controller
     root_finder = getattr(solver, "root_finder", None)
     given = {"stepsize_controller": controller, "solver": root_finder}
-    for name, tolerances in given.items():
-        pair = [getattr(tolerances, field, None) for field in ("rtol", "atol")]
+    for name, of_these in given.items():
+        pair = [tolerance(field, of_these) for field in ("rtol", "atol")]
         if all(_below(tol, _LEAST * eps) for tol in pair):
             of = "" if name == "stepsize_controller" else " of its root finder"
             _warn(

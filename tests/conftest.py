@@ -44,6 +44,10 @@ hypothesis.settings.load_profile("hybridjax")
 
 
 def pytest_collection_modifyitems(items):
+    # The longest first, so that at the end no process waits for another.
+    items.sort(
+        key=lambda item: item.path.stem not in ("test_examples", "test_notebooks")
+    )
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and jax.default_backend() != "gpu":
         for item in marked:

@@ -69,8 +69,6 @@ class _Landing(eqx.Module):
     guard: Int[Array, ""]
     turn: Bool[Array, ""]  # is it the peak of a guard that stays below zero
     attempts: Int[Array, ""]
-    # Not of a landing, but of the instant that has begun: guards that came later.
-    later: Bool[Array, " n_guards"]
 
 
 class _Contact(NamedTuple):
@@ -106,8 +104,7 @@ class LandingLoop(AbstractLoop):
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)
         false = jnp.asarray(False)
-        later = jnp.zeros((self.system.n_guards,), bool)
-        return _Landing(false, jnp.zeros_like(self.t0), none, false, none, later)
+        return _Landing(false, jnp.zeros_like(self.t0), none, false, none)
 
     def due(self, s: State) -> Bool[Array, ""]:
         return any_of(self.fires_now(s))
@@ -118,7 +115,7 @@ class LandingLoop(AbstractLoop):
         After a jump, guards that would be crossed within the corner tolerance belong to
         the same instant.
         """
-        within = instant_tol(self.corner_tol, self.same_time, s.approach.later)
+        within = instant_tol(self.corner_tol, self.same_time, s.later)
         tol = jnp.where(s.jumped, within, self.same_time)
         firing = fires_at_once(s.g, s.rate, tol)
         if self.settings.terminal is not None:
@@ -184,9 +181,8 @@ class LandingLoop(AbstractLoop):
         x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
 
-        approach = dataclasses.replace(self.first_approach(), later=s.approach.later)
         start = dataclasses.replace(
-            s, approach=approach, num_steps=s.num_steps + ~s.done
+            s, approach=self.first_approach(), num_steps=s.num_steps + ~s.done
         )
         start = self.touched(start, checked, found)
         longer, shorter = (
@@ -196,7 +192,7 @@ class LandingLoop(AbstractLoop):
         g = jnp.where(fire, s.g, a.g + contact.delta * a.rate)
         rates = jnp.where(fire, s.rate, a.rate)
         later = comes_later(g, rates, self.corner_tol)
-        later = jnp.where(fire & s.jumped, s.approach.later, later)
+        later = jnp.where(fire & s.jumped, s.later, later)
         judged, happens = self.fired(start, event, guard, t_pre, x_pre, later)
         new = select(
             start,
@@ -273,8 +269,7 @@ class LandingLoop(AbstractLoop):
     def aimed(self, s: State, found: Found) -> State:
         one = jnp.ones_like(s.done)
         none = jnp.zeros_like(s.approach.attempts)
-        later = s.approach.later
-        approach = _Landing(one, found.dt, found.guard, found.turn, none, later)
+        approach = _Landing(one, found.dt, found.guard, found.turn, none)
         return dataclasses.replace(s, approach=approach)
 
     def corrected(
@@ -286,7 +281,6 @@ class LandingLoop(AbstractLoop):
             guard=contact.guard,
             turn=before.turn,
             attempts=before.attempts + 1,
-            later=before.later,
         )
         return dataclasses.replace(s, approach=approach)
 
@@ -375,7 +369,7 @@ class LandingLoop(AbstractLoop):
             jumped=jnp.ones_like(s.jumped),
             t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
-            approach=dataclasses.replace(s.approach, later=later),
+            later=later,
             firings=firings,
             to_fire=self.to_fire(s, guard),
             num_events=s.num_events + 1,

@@ -89,6 +89,7 @@ class AbstractLoop(abc.ABC):
             rate=unwatched,
             known=false if self.looks_later else None,
             jumped=false,
+            later=jnp.zeros((n_guards,), bool),
             t_next=t_next,
             controller=controller,
             guard_dt=inf,

@@ -58,6 +58,7 @@ class State(eqx.Module):
     # are, and this is `None`.
     known: Any
     jumped: Bool[Array, ""]  # is this the right limit at an event
+    later: Bool[Array, " n_guards"]  # which guards came after the instant of that
     # Step size.
     t_next: Float[Array, ""]  # where the controller wants to go
     controller: PyTree

@@ -11,10 +11,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from .._derivatives.along import along
 from .._derivatives.shift_time import shift_time
-from .._jax.gate import gate
 from .._loop.tape import Tape
 from .._steps.method import TangentTolerance, with_gradients
-from .._steps.stages import explicit_tableau
 from .._systems.flat import FlatSystem
 
 
@@ -56,26 +54,16 @@ class Path(eqx.Module):
         dt = jnp.where(reached, jnp.maximum(time - start, 0), 0)
         projected = tape.projects & (tape.event[i] >= 0) & ~ended
         euler = x + dt * self.system.flow(start, x, mode) if tape.projects else x
-        solver, alive = with_gradients(self.solver), None
-        system, x_start = self.system, x
-        if explicit_tableau(solver) is None:
-            # Tangents of failed lanes are NaN, and may not get into a linear solve: see
-            # `flow_for`. They go past the step.
-            alive = tape.successful & tape.smooth
-            system, x_start = gate((system, x), alive)
         x_step = along(
-            system,
-            x_start,
+            self.system,
+            x,
             t=start,
             dt=jnp.where(projected, 0, dt),
             mode=mode,
-            solver=solver,
+            solver=with_gradients(self.solver),
             tangent_tol=self.tangent_tol,
-            exists=True if alive is None else alive,
+            exists=tape.successful & tape.smooth,
         )
-        if alive is not None:
-            past = x + jax.lax.stop_gradient(x_step - x)
-            x_step = jnp.where(alive, x_step, past)
         x = jnp.where(projected, euler, x_step)
         x = shift_time(self.system, start + dt, x, mode, jnp.where(reached, moved, 0))
         return self.unravel(x), mode, reached

@@ -95,7 +95,9 @@ def push_flow(
     moves = dt > 0
     if tol is None:
         fn = lambda system, x: flow_for(solver, system, t, dt, x, mode)
-        tangent = lambda: directional(fn, (system, x), (t_system, t_x))[1]
+        # No NaN may get into the linear solves of implicit steps.
+        given = jtu.tree_map(lambda a: jnp.where(moves, a, 0), (t_system, t_x))
+        tangent = lambda: directional(fn, (system, x), given)[1]
         return cond_any(moves, lambda: jnp.where(moves, tangent(), t_x), lambda: t_x)
 
     def step(t, dt, x, t_x):
@@ -137,53 +139,24 @@ def pull_flow(
 ):
     """Back through `push_flow`: cotangents of `moving`, of which `system_of(moving)` is
     made, added to `ct_moving`; and of `x`. With `twice`, to be differentiated."""
+    tableau: Any = explicit_tableau(solver)
+    moves = dt > 0
     # What only guards and jumps depend on may be large: weights of a network.
     system = system_of(moving)
     moving, rest = system.split_by_flow(moving)
     ct_moving, ct_rest = system.split_by_flow(ct_moving)
-    ct_moving, ct_x = _pull_flow(
-        solver,
-        lambda moving: system_of(eqx.combine(moving, rest)),
-        moving,
-        t,
-        dt,
-        x,
-        mode,
-        ct,
-        ct_moving,
-        tol,
-        scale,
-        twice,
-    )
-    return eqx.combine(ct_moving, ct_rest), ct_x
-
-
-def _pull_flow(
-    solver,
-    system_of: Callable,
-    moving,
-    t,
-    dt,
-    x,
-    mode,
-    ct,
-    ct_moving,
-    tol,
-    scale,
-    twice,
-):
-    tableau: Any = explicit_tableau(solver)
-    moves = dt > 0
+    flows_of = lambda moving: system_of(eqx.combine(moving, rest))
 
     if tol is None:
-        fn = lambda moving, x: flow_for(solver, system_of(moving), t, dt, x, mode)
+        fn = lambda moving, x: flow_for(solver, flows_of(moving), t, dt, x, mode)
 
         def back():
-            # (No NaN may get into the linear solves of implicit steps.)
+            # As in `push_flow`.
             d_moving, d_x = jax.vjp(fn, moving, x)[1](jnp.where(moves, ct, 0))
             return add_where(moves, ct_moving, d_moving), jnp.where(moves, d_x, ct)
 
-        return cond_any(moves, back, lambda: (ct_moving, ct))
+        ct_moving, ct = cond_any(moves, back, lambda: (ct_moving, ct))
+        return eqx.combine(ct_moving, ct_rest), ct
 
     # The estimate may be of another order than that of the state.
     _, power = adjoint_estimate(tableau)
@@ -200,7 +173,7 @@ def _pull_flow(
         way = jnp.minimum(h, begin - at) if twice else begin - at
         length = jnp.where(known, h, way)
         d_moving, d_x, error, there = pull_stages(
-            tableau, system_of, moving, t + at * dt, length * dt, here, mode, ct
+            tableau, flows_of, moving, t + at * dt, length * dt, here, mode, ct
         )
         v = _judge(error, ct, d_x, same_tol, h, open_, scale)
         take, move = v.take & known, v.move & known
@@ -222,4 +195,4 @@ def _pull_flow(
     start = jnp.where(eqxi.unvmap_any(moves), one, 0)
     init = start, tol.first * one, 0 * one, x, ct, ct_moving, moves
     *_, ct, ct_moving, _ = lax.while_loop(lambda carry: carry[0] > 0, body, init)
-    return ct_moving, ct
+    return eqx.combine(ct_moving, ct_rest), ct

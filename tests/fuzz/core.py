@@ -230,6 +230,7 @@ class Expected(NamedTuple):
     gap: np.ndarray
     rest: np.ndarray
     times: np.ndarray  # (n, max_events)
+    after: np.ndarray  # (n, max_events, components of the state)
 
 
 def reference(family: Family, z, saves: bool = False) -> Expected:
@@ -267,6 +268,7 @@ def reference(family: Family, z, saves: bool = False) -> Expected:
         path.gap,
         path.rest,
         np.real(path.times[:, 0]).T,
+        np.moveaxis(path.after, 2, 0),
     )
 
 
@@ -317,6 +319,17 @@ def _as_recorded(family: Family, expected: Expected, events, times, within) -> E
         value=np.take_along_axis(expected.value, index, axis=1),
         jacobian=np.take_along_axis(expected.jacobian, index[:, :, None], axis=1),
     )
+
+
+def _parts(here: Expected, there: Expected, within, atol) -> np.ndarray:
+    """Does one leave an instant of events, in which both have the same number of them,
+    in another state than the other?"""
+    k = np.arange(here.times.shape[1])
+    pause = np.diff(here.times, axis=1, append=np.inf) > within[:, None]
+    last = k == here.count[:, None] - 1
+    left = (pause | last) & (k < np.minimum(here.count, there.count)[:, None])
+    apart = np.max(np.abs(here.after - there.after), axis=2)
+    return np.any(left & (apart > atol[:, None]), axis=1)
 
 
 class Found(NamedTuple):
@@ -479,6 +492,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         within = 100 * delta * in_time
         within[near] = np.maximum(within[near], 100 * hs * in_time[near])
         values, jacobians, clear, one_sided = [here.value[near]], [J[near]], [], None
+        before = Expected(*(a[near] for a in here))
+        parts = np.zeros(near.size, bool)
         for k in range(_DIRECTIONS):
             u = rng.uniform(-1, 1, sub.z.shape)
             if k == 0:
@@ -487,6 +502,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
                 step = sign * hs[:, None] * u
                 there = expect(near, sub.z + step * scale[near], within)
                 beyond = expect(near, sub.z + 2 * step * scale[near], within)
+                far = 1e-3 + 10 * hs * np.max(condition[near], axis=1)
+                parts |= _parts(before, there, 100 * hs * in_time[near], far)
                 # Extrapolated back, where the events are the same further away.
                 same = np.all(there.events == beyond.events, axis=1) & beyond.clear
                 jac = there.jacobian * scale[near, None]
@@ -546,7 +563,9 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         apart = np.ptp(values, axis=0) - 2 * (tol_value[near] + more_value)
         apart = np.max(apart[:, states], axis=1)
         clear = np.all(clear, axis=0)
-        fine[near] = clear & ~(apart > 0) & (here.rest[near] > delta[near])
+        # A path that jumps has no derivative, also if what comes later makes up for it:
+        # two neurons that are reset together by a third.
+        fine[near] = clear & ~(apart > 0) & ~parts & (here.rest[near] > delta[near])
         none[near] = clear & (apart > 1e-3) & tied
 
     if saves:

@@ -54,6 +54,7 @@ class Trajectory(NamedTuple):
     mode: np.ndarray
     times: np.ndarray  # of the first events, since the start; 0 where there is none
     events: np.ndarray  # which guards fired, -1 where there is none
+    after: np.ndarray  # the states after them, real: `(event, component, trajectory)`
     count: np.ndarray
     clear: np.ndarray  # neither grazing, nor more events than were asked for
     gap: np.ndarray  # the least time between two events
@@ -74,6 +75,7 @@ def march(system: System, z, cells: int, max_events: int) -> Trajectory:
         mode=run.mode,
         times=np.stack(run.times),
         events=run.events,
+        after=run.after,
         count=run.count,
         clear=clear,
         gap=run.gap,
@@ -89,6 +91,7 @@ class _March:
         self.t = np.zeros(z.shape[1:], complex)
         self.times = [np.zeros(z.shape[1:], complex) for _ in range(max_events)]
         self.events = np.full((max_events, n), -1)
+        self.after = np.zeros((max_events, *self.x.shape[::2]))
         self.count = np.zeros(n, int)
         self.clear = np.ones(n, bool)
         self.gap = np.full(n, np.inf)
@@ -202,6 +205,7 @@ class _March:
             which = count == i
             self.times[i][:, lanes[which]] = t[:, which]
             self.events[i, lanes[which]] = event[which]
+            self.after[i][:, lanes[which]] = x[:, 0, which].real
         # What was put far inside stays there, whatever rounding does.
         time = t[0].real
         depth = g[0].real / np.minimum(rate, -1e-300)

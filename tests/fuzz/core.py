@@ -310,7 +310,10 @@ def _as_recorded(family: Family, expected: Expected, events, times, within) -> E
             same = expected.events == events[:, k : k + 1]
             apart = np.abs(expected.value[:, rows:] - times[:, k : k + 1])
             same &= apart <= within[:, None]
-            distance = np.where(same, np.abs(np.arange(m) - k), m)
+            # The nearest in time; of those in one instant, in the log.
+            distance = np.floor(100 * apart / within[:, None])
+            distance = m * distance + np.abs(np.arange(m) - k)
+            distance = np.where(same, distance, np.inf)
             index[:, k] = np.where(same.any(axis=1), np.argmin(distance, axis=1), k)
     index = np.concatenate(
         [np.broadcast_to(np.arange(rows), (n, rows)), rows + index], axis=1

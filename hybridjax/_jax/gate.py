@@ -9,7 +9,7 @@ from .tie import tie
 
 @jax.custom_jvp
 def _gate(leaves, keep):
-    return [tie(leaf, keep) for leaf in leaves]
+    return tie(leaves, keep)
 
 
 @_gate.defjvp

@@ -1,6 +1,9 @@
 """What the examples with planar robots share: splines, and pictures of the robots."""
 
+import itertools
+
 import jax.numpy as jnp
+import numpy as np
 
 
 def spline(knots, t, spacing):
@@ -35,16 +38,24 @@ def draw_robot(axes, points, colour, **style):
 def film(figure, robots, paths, file):
     """Saves a film in which robots, the lines of each, go along their paths: five times
     slower than in reality, of paths with 100 points in a second, and then a pause."""
-    from matplotlib.animation import PillowWriter
+    from PIL import Image
 
-    # Laid out once, not for each frame.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    writer = PillowWriter(fps=10)
-    with writer.saving(figure, file, dpi=70):
-        for i in [*range(0, len(paths[0]), 2), *[len(paths[0]) - 1] * 8]:
-            for lines, path in zip(robots, paths, strict=True):
-                for line, part in zip(lines, _parts(path[i]), strict=True):
-                    line.set_data(*part.T)
-            writer.grab_frame()
+    # All but the robots is drawn once, not for each frame.
+    figure.set_dpi(70)
+    canvas = figure.canvas
+    for line in itertools.chain(*robots):
+        line.set_animated(True)
+    canvas.draw()
+    scenery, frames = canvas.copy_from_bbox(figure.bbox), []
+    for i in range(0, len(paths[0]), 2):
+        canvas.restore_region(scenery)
+        for lines, path in zip(robots, paths, strict=True):
+            for line, part in zip(lines, _parts(path[i]), strict=True):
+                line.set_data(*part.T)
+                line.axes.draw_artist(line)
+        frames.append(Image.fromarray(np.array(canvas.buffer_rgba())).convert("RGB"))
+    shown = [100] * (len(frames) - 1) + [900]  # ms
+    frames[0].save(
+        file, save_all=True, append_images=frames[1:], duration=shown, loop=0
+    )
     print(f"The film is in {file}.")

@@ -47,7 +47,7 @@ hip_height = 0.65  # m, at the end
 weight = 20 * 9.81  # N
 spacing, num_knots = 0.1, 11  # s, between the knots of the splines
 strongest = 150.0  # N m
-num_drops = 60
+num_drops = 40
 first_guess = dict(
     # Stiffness (N m/rad) and damping (N m s/rad) of hip and knee.
     gains=jnp.log(jnp.array([[60.0, 60.0], [2.0, 2.0]])),

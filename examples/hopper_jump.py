@@ -50,7 +50,7 @@ first_guess = jnp.zeros((num_knots, 2)).at[1:4].set(jnp.array([-9.0, 18.0]))  # 
 # the errors of hip, foot, angles and velocities; number of jumps, and learning rate.
 in_flight = [[0.22, 0.58], [0.22, 0.25]], [0.0, 1.0, -0.85], [3.0, 3.0, 0.5, 0.0]
 standing = [[0.35, 0.45], [0.35, step_height]], crouch, [3.0, 10.0, 0.5, 0.003]
-stages = [(0.4, in_flight, 40, 0.7), (0.8, standing, 70, 0.07)]
+stages = [(0.4, in_flight, 25, 0.7), (0.8, standing, 30, 0.05)]
 t1 = stages[-1][0]
 
 

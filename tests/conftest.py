@@ -1,6 +1,7 @@
 import gc
-import importlib.metadata
 import os
+
+from .flags import fast_to_compile
 
 
 # JAX's traces are many small objects that live on: by default, a tenth of the time of
@@ -12,18 +13,7 @@ os.environ["MPLBACKEND"] = "Agg"
 # on CPUs, wait without sleep: with more of them than cores, what factorises small
 # matrices in a loop takes forty times as long.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-# Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, for
-# all programs. (XLA ends a process that has a flag which it does not know.)
-_flags = [
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    # (The last verifies what XLA does, after each of its passes.)
-    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,"
-    "while-loop-constant-sinking,hlo-verifier",
-]
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    _flags.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags])
+fast_to_compile()
 
 import hypothesis
 import jax

@@ -1,6 +1,5 @@
 """Events on their guard, inside of the guard set, and together in one instant."""
 
-import functools
 from typing import Any
 
 import diffrax as dfx
@@ -95,7 +94,7 @@ def test_a_neuron_that_fires_twice_in_one_instant(n):
         )
         return (sol.events.t, sol.x1), sol.events.event
 
-    @functools.partial(jax.jit, compiler_options=hj.compiler_options("fast_to_compile"))
+    @jax.jit
     def derivatives(x0, dx, ct):
         (t, _), push, event = jax.linearize(run, x0, has_aux=True)
         return t, event, push(dx), jax.linear_transpose(push, x0)(ct)[0]

@@ -465,7 +465,7 @@ class _Wave(hj.AbstractHybridSystem):
         return x, mode + 1
 
 
-@functools.partial(jax.jit, compiler_options=hj.compiler_options("fast_to_compile"))
+@jax.jit
 @jax.vmap
 def _first_below_zero(middle, frequency, phase):
     sol = hj.simulate(

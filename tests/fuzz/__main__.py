@@ -6,9 +6,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from ..flags import fast_to_compile
+
 
 # See `tests/conftest.py`.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+fast_to_compile()
 
 import jax
 import numpy as np

@@ -204,8 +204,7 @@ def program(family: Family, setting: Setting):
         _, pull, _ = jax.vjp(fn, z, has_aux=True)
         return out, pushed, pull(w)[0] * moves, extra
 
-    options = hj.compiler_options("fast_to_compile")
-    return jax.jit(batch, compiler_options=options)
+    return jax.jit(batch)
 
 
 def run_library(family, setting, batch: Batch):

@@ -15,8 +15,7 @@ def _simulate(system, t1, x0, mode0=0, args=None, **options):
 
 
 def _jit(f):
-    options = hj.compiler_options("fast_to_compile")
-    return jax.jit(jax.vmap(f), compiler_options=options)
+    return jax.jit(jax.vmap(f))
 
 
 class _Paddle(hj.AbstractHybridSystem):

@@ -15,9 +15,6 @@ from ..helpers import error
 
 
 _simulate = functools.partial(hj.simulate, max_steps=256, max_events=8, throw=False)
-_jit = functools.partial(
-    jax.jit, compiler_options=hj.compiler_options("fast_to_compile")
-)
 
 
 def _throw(throws, tol=None):
@@ -30,7 +27,7 @@ def _throw(throws, tol=None):
         sol = _simulate(ball, 0.0, 1.5, x0, 0, stepsize_controller=controller)
         return sol.x1, sol.stats["num_steps"]
 
-    return _jit(jax.vmap(one))(throws)
+    return jax.jit(jax.vmap(one))(throws)
 
 
 def test_default_tolerances():

@@ -10,8 +10,7 @@ import pytest
 
 
 def _jit(f):
-    options = hj.compiler_options("fast_to_compile")
-    return jax.jit(jax.vmap(f), compiler_options=options)
+    return jax.jit(jax.vmap(f))
 
 
 class _Marks(hj.AbstractHybridSystem):

@@ -130,7 +130,10 @@ def test_constraints_that_change():
     # hands on the bar are two more, and are freed in the instant in which the feet are
     # caught: three become two.
     def outcome(z):
-        length, mass, rail, release = z
+        length, more, rail, release = z
+        # By the mass alone nothing changes but rounding, which takes the tangent of it
+        # many small steps: with the mass, the length changes.
+        length, mass = length + more, 2.0 + more
         system = models.acrobat(length, mass, rail, release=release)
         sol = hj.simulate(
             system,
@@ -157,7 +160,7 @@ def test_constraints_that_change():
 
     jacobians = both_jacobians(outcome)
     for rail, release, events in [(-1.6, 0.6, [0, 1]), (-0.8, 0.6, [2])]:
-        z = jnp.array([1.0, 2.0, rail, release])
+        z = jnp.array([1.0, 0.0, rail, release])
         value, forward, reverse, (log, before, after, impulse) = jacobians(z)
         np.testing.assert_array_equal(log.event[: log.count], events)
         # (53), (58b), (60b): the state and its sensitivities satisfy them.

@@ -18,10 +18,6 @@ from ..helpers import batch_jacobians
 _C = ContactMode
 
 
-def _jit(f):
-    return jax.jit(f, compiler_options=hj.compiler_options("fast_to_compile"))
-
-
 def _default_speed(acceleration, atol, rounding):
     return np.sqrt(2 * acceleration * np.maximum(0.01 * atol, rounding))
 
@@ -76,7 +72,7 @@ def test_ball_on_a_moving_table(dtype):
     assert (mode == _C.FORWARD).all() and len(np.unique(count)) > 10
     p = p.astype(float)
     each = jax.jacfwd(lambda p, n: (exact(p, n)[:2], exact(p, n)), has_aux=True)
-    (slopes, through), (want, never, a) = _jit(jax.vmap(each))(p, count)
+    (slopes, through), (want, never, a) = jax.jit(jax.vmap(each))(p, count)
     tol, jacobian_tol = (1e-7, 2e-6) if dtype == np.float64 else (1e-3, 1e-1)
     np.testing.assert_allclose(value, want, rtol=0, atol=tol)
     size = 1 + np.abs(slopes).max(axis=2, keepdims=True)
@@ -123,10 +119,10 @@ def test_sliding_on_down_a_slope():
     ranges = [(0.4, 0.8), (0.05, 0.3), (0.1, 0.5), (0.5, 2), (0.1, 0.75), (0, 0.02)]
     p = jnp.asarray(_draw(1, ranges, 24))
     each = jax.jacrev(lambda p: (lambda out: (out[0], out))(ours(p)), has_aux=True)
-    got, (value, (count, mode)) = _jit(jax.vmap(each))(p)
+    got, (value, (count, mode)) = jax.jit(jax.vmap(each))(p)
     assert np.isin(mode, [_C.FORWARD, _C.BACKWARD]).all()
     assert len(np.unique(count)) > 5
-    want, slopes = _jit(jax.vmap(lambda p: (exact(p), jax.jacfwd(exact)(p))))(p)
+    want, slopes = jax.jit(jax.vmap(lambda p: (exact(p), jax.jacfwd(exact)(p))))(p)
     np.testing.assert_allclose(value, want, atol=2e-7)
     np.testing.assert_allclose(got, slopes, atol=2e-6)
 
@@ -158,9 +154,9 @@ def test_thrown_off_the_paddle_after_a_rest():
     ranges = [(0.05, 0.3), (0.066, 0.072), (1.98, 2.02), (0.05, 0.1)]
     p = jnp.asarray(_draw(2, ranges, 16))
     each = jax.jacfwd(lambda p: (lambda out: (out[0], out))(ours(p)), has_aux=True)
-    forward, (value, modes) = _jit(jax.vmap(each))(p)
+    forward, (value, modes) = jax.jit(jax.vmap(each))(p)
     assert ((modes == _C.FORWARD).sum(axis=1) == 1).all()
-    want, slopes = _jit(jax.vmap(lambda p: (exact(p), jax.jacfwd(exact)(p))))(p)
+    want, slopes = jax.jit(jax.vmap(lambda p: (exact(p), jax.jacfwd(exact)(p))))(p)
     np.testing.assert_allclose(value, want, atol=1e-6)
     np.testing.assert_allclose(forward, slopes, atol=1e-5)
 
@@ -224,7 +220,7 @@ def test_bodies_on_two_corners():
     more = np.broadcast_to([0, 0, 1.0, 0], (3, 4))
     p = jnp.asarray(np.concatenate([np.concatenate([blocks, more], axis=1), rods]))
     mode = jnp.array([[_C.FREE, _C.STICKING]] * 3 + [[_C.FREE, _C.FREE]] * n)
-    run = _jit(jax.vmap(jax.jacrev(ours, has_aux=True)))
+    run = jax.jit(jax.vmap(jax.jacrev(ours, has_aux=True)))
     slopes, (value, result, mode, gain, single) = run(p, mode)
     assert (result == hj.RESULTS.successful).all() and (gain < 1e-12).all()
     assert (mode[:3] == _C.STICKING).all() and (mode[3:] == _C.FORWARD).all()
@@ -236,7 +232,7 @@ def test_bodies_on_two_corners():
         x = b * (jnp.cos(tilt) - 1) - h * jnp.sin(tilt)
         return jnp.stack([jnp.where(h > 0, x, 4 * speed), h, 0 * h])
 
-    last, want = _jit(jax.vmap(lambda p: (ends(p), jax.jacfwd(ends)(p))))(p)
+    last, want = jax.jit(jax.vmap(lambda p: (ends(p), jax.jacfwd(ends)(p))))(p)
     np.testing.assert_allclose(value[:, 1:], last, atol=1e-7)
     got = slopes[:, 1:]
     np.testing.assert_allclose(got[:3, :, :3], want[:3, :, :3], atol=1e-6)
@@ -272,7 +268,7 @@ def test_what_does_not_come_to_rest():
         "no weight": (0.5, 0.0, 1e-6, default),
         "pulled off": (0.5, -1e-8, 1e-6, default),
     }
-    v, mode, zeno, okay = _jit(jax.vmap(ours))(jnp.array(list(lanes.values())))
+    v, mode, zeno, okay = jax.jit(jax.vmap(ours))(jnp.array(list(lanes.values())))
     np.testing.assert_array_equal(zeno, [name == "never" for name in lanes])
     np.testing.assert_array_equal(okay, ~zeno)
     modes = [_C.FORWARD, _C.FREE, _C.FORWARD, _C.FREE, _C.FREE, _C.FREE]

@@ -1,7 +1,5 @@
 """A ball on ground that may be learnt."""
 
-import functools
-
 import equinox as eqx
 import hybridjax as hj
 import jax
@@ -10,11 +8,6 @@ import numpy as np
 from hybridjax import models
 
 from ..helpers import both_jacobians, error
-
-
-_jit = functools.partial(
-    jax.jit, compiler_options=hj.compiler_options("fast_to_compile")
-)
 
 
 def test_on_a_slope():
@@ -42,7 +35,7 @@ def test_on_a_slope():
         return jnp.concatenate([sol.x1, sol.events.t[:1]])
 
     jacobians = both_jacobians(ours)
-    reference = _jit(lambda z: (theirs(z), jax.jacrev(theirs)(z)))
+    reference = jax.jit(lambda z: (theirs(z), jax.jacrev(theirs)(z)))
     counts = set()
     for s in np.linspace(-1, 1, 7):
         z = jnp.array([0.3 * s, 9.81, 0.75 + 0.1 * s, 0.1, 0.8 + 0.3 * s, 0.3, -s])
@@ -82,7 +75,7 @@ def test_any_ground_is_left():
 
     keys = jax.random.split(jax.random.key(0), 256)
     data = jax.random.uniform(jax.random.key(1), (256, 4), minval=-1.0)
-    after, expected, rate, reversed_rate = _jit(jax.vmap(one))(keys, data)
+    after, expected, rate, reversed_rate = jax.jit(jax.vmap(one))(keys, data)
     np.testing.assert_allclose(after, expected, atol=1e-6)
     np.testing.assert_allclose(rate, reversed_rate, rtol=1e-9, atol=1e-9)
     assert (np.asarray(rate) > 0).all()

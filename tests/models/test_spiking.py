@@ -155,9 +155,7 @@ def test_gradients_of_networks():
         out, push, event = jax.linearize(_simulated, p, has_aux=True)
         return out, push(dp), jax.linear_transpose(push, p)(ct)[0], event
 
-    program = jax.jit(
-        jax.vmap(derivatives), compiler_options=hj.compiler_options("fast_to_compile")
-    )
+    program = jax.jit(jax.vmap(derivatives))
     (times, x1), pushed, pulled, events = program(batch, cts, tangents)
     counts = []
     for k, p in enumerate(networks):

@@ -12,9 +12,6 @@ from hybridjax.models import BouncingBall
 from ..helpers import ball_outcome, batch_jacobians, value_and_jacobian
 
 
-_jit = functools.partial(
-    jax.jit, compiler_options=hj.compiler_options("fast_to_compile")
-)
 _SHARES = np.array([0.0, 0.3, 1.0])
 _T1 = 1.0
 
@@ -92,7 +89,7 @@ def test_continuous_as_an_event_leaves():
         sol = _ball(jnp.stack([h, 0.0, 9.81, 0.8]))
         return sol.segment_times()[1], sol.events.count
 
-    times, count = _jit(jax.vmap(one))(h)
+    times, count = jax.jit(jax.vmap(one))(h)
     assert set(count.tolist()) == {0, 1}
     np.testing.assert_allclose(times, np.minimum(np.sqrt(2 * h / 9.81), _T1), rtol=1e-9)
 
@@ -131,8 +128,8 @@ def test_mean_over_successful():
         move = (jnp.array([0.3, -0.1]), jnp.nan_to_num(x0s) + 0.1)
         return value, push(*move), *jax.linear_transpose(push, z, x0s)(jnp.ones(()))
 
-    check = _jit(functools.partial(both, mean))
-    expected = _jit(functools.partial(both, of_good))(z, x0s)
+    check = jax.jit(functools.partial(both, mean))
+    expected = jax.jit(functools.partial(both, of_good))(z, x0s)
     got = check(z, x0s, 0.6)
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)

@@ -8,10 +8,6 @@ import pytest
 from diffrax import PIDController
 
 
-def _jit(f):
-    return jax.jit(f, compiler_options=hj.compiler_options("fast_to_compile"))
-
-
 def _bouncer(e, speed, bend, gravity, rest):
     """A ball on a table that moves with an acceleration; at rest on it its state is a
     number, its place along the table."""
@@ -61,7 +57,7 @@ def test_zeno_point_leads_to_a_mode(dtype):
     atol = 1e-8 if dtype == np.float64 else 1e-5
     options = {"stepsize_controller": PIDController(atol, atol)}
 
-    @_jit
+    @jax.jit
     @jax.vmap
     def ours(p):
         value, push, sol = jax.linearize(
@@ -97,7 +93,7 @@ def test_zeno_point_leads_to_a_mode(dtype):
 def test_in_pieces():
     p = jnp.array([0.8, 0.5, 0.2, 0.1, 9.81])
     whole, pieces = (
-        _jit(jax.value_and_grad(lambda p, k=k: _outcome(p, checkpoints=k)[0]))(p)
+        jax.jit(jax.value_and_grad(lambda p, k=k: _outcome(p, checkpoints=k)[0]))(p)
         for k in (None, 3)
     )
     np.testing.assert_allclose(pieces[0], whole[0], rtol=1e-6)
@@ -139,7 +135,7 @@ def test_crossing_to_and_fro():
 
     e = jnp.linspace(0.1, 0.7, 13)
     exact = lambda e: 1 + 2 * e / (1 - e)
-    last, mode = _jit(jax.vmap(ours))(e)
+    last, mode = jax.jit(jax.vmap(ours))(e)
     assert (mode == 2).all()
     np.testing.assert_allclose(last, exact(e), atol=1e-4 / 0.3)
 

@@ -1,0 +1,30 @@
+"""What XLA is told, for all programs of a process."""
+
+import importlib.metadata
+import os
+
+
+# Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, and
+# more. (XLA ends a process that has a flag which it does not know. Options of one
+# program take the place of these: name none where they are not what is tested.)
+_FLAGS = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    # In one piece: in many, for many threads, code takes longer in all.
+    "--xla_cpu_parallel_codegen_split_count=1",
+    # The first two as there. The third verifies what XLA does, after each of its
+    # passes. The others look for what is not there, again and again, as long as
+    # something else can be simplified.
+    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,"
+    "while-loop-constant-sinking,hlo-verifier,simplify-sorts,reshape-mover,"
+    "tree_reduction_rewriter,simplify-conditional,dynamic-dimension-simplifier,"
+    "while-loop-trip-count-annotator",
+]
+
+
+def fast_to_compile():
+    """To be called before JAX computes anything."""
+    flags = [os.environ.get("XLA_FLAGS", ""), *_FLAGS]
+    if importlib.metadata.version("jaxlib").startswith("0.10."):
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    os.environ["XLA_FLAGS"] = " ".join(flags)

@@ -1,5 +1,6 @@
 """Batches over the devices of a mesh, and in chunks: the same as `jax.vmap`."""
 
+import functools
 import os
 import pathlib
 import re
@@ -61,23 +62,29 @@ _OPTIONS = {
 }
 
 
+def _loss_and_gradient(of):
+    def loss(restitution, heights):
+        out = of(_lane(restitution), heights)
+        return jnp.sum(out["x1"][:, 0] ** 2), out
+
+    # Also with respect to what all lanes share, which the function closes over.
+    both = jax.value_and_grad(loss, (0, 1), has_aux=True)
+    both = jax.jit(both, compiler_options=same_rounding())
+    return both(jnp.asarray(0.8), _HEIGHTS)
+
+
+@functools.cache
+def _expected():
+    return _loss_and_gradient(lambda fn, batch: jax.vmap(fn)(batch))
+
+
 @pytest.mark.parametrize("name", _OPTIONS)
 def test_equal_to_vmap(name):
     assert jax.device_count() == 8
     options = _OPTIONS[name]()
     rollout = lambda fn, batch: hj.rollout(fn, batch, **options)
 
-    def run(of):
-        def loss(restitution, heights):
-            out = of(_lane(restitution), heights)
-            return jnp.sum(out["x1"][:, 0] ** 2), out
-
-        # Also with respect to what all lanes share, which the function closes over.
-        both = jax.value_and_grad(loss, (0, 1), has_aux=True)
-        both = jax.jit(both, compiler_options=same_rounding())
-        return both(jnp.asarray(0.8), _HEIGHTS)
-
-    got, expected = run(rollout), run(lambda fn, batch: jax.vmap(fn)(batch))
+    got, expected = _loss_and_gradient(rollout), _expected()
     same = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)
     jax.tree.map(same, got, expected)
     (_, out), _ = got

@@ -47,14 +47,14 @@ def film(figure, robots, paths, file):
         line.set_animated(True)
     canvas.draw()
     scenery, frames = canvas.copy_from_bbox(figure.bbox), []
-    for i in range(0, len(paths[0]), 2):
+    for i in [*range(0, len(paths[0]), 2), len(paths[0]) - 1]:
         canvas.restore_region(scenery)
         for lines, path in zip(robots, paths, strict=True):
             for line, part in zip(lines, _parts(path[i]), strict=True):
                 line.set_data(*part.T)
                 line.axes.draw_artist(line)
         frames.append(Image.fromarray(np.array(canvas.buffer_rgba())).convert("RGB"))
-    shown = [100] * (len(frames) - 1) + [900]  # ms
+    shown = [100] * (len(frames) - 1) + [800]  # ms
     frames[0].save(
         file, save_all=True, append_images=frames[1:], duration=shown, loop=0
     )

@@ -95,10 +95,13 @@ def push_flow(
     moves = dt > 0
     if tol is None:
         fn = lambda system, x: flow_for(solver, system, t, dt, x, mode)
-        # No NaN may get into the linear solves of implicit steps.
-        given = jtu.tree_map(lambda a: jnp.where(moves, a, 0), (t_system, t_x))
-        tangent = lambda: directional(fn, (system, x), given)[1]
-        return cond_any(moves, lambda: jnp.where(moves, tangent(), t_x), lambda: t_x)
+
+        def there():
+            # No NaN may get into the linear solves of implicit steps.
+            given = jtu.tree_map(lambda a: jnp.where(moves, a, 0), (t_system, t_x))
+            return jnp.where(moves, directional(fn, (system, x), given)[1], t_x)
+
+        return cond_any(moves, there, lambda: t_x)
 
     def step(t, dt, x, t_x):
         def both(system, x):

@@ -491,11 +491,13 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         tied &= family.symmetric or (family.exact and setting.exact)
         # How far one has to go for another order.
         hs = np.where(tied, 1e-6 + 100 * here.gap[near], 10 * delta[near])
+        instant = 100 * hs * in_time[near]
         within = 100 * delta * in_time
-        within[near] = np.maximum(within[near], 100 * hs * in_time[near])
+        within[near] = np.maximum(within[near], instant)
         values, jacobians, clear, one_sided = [here.value[near]], [J[near]], [], None
-        before = Expected(*(a[near] for a in here))
-        parts = np.zeros(near.size, bool)
+        unmoved, parts = Expected(*(a[near] for a in here)), np.zeros(near.size, bool)
+        # Further apart than by what first derivatives do.
+        far = 1e-3 + 10 * hs * np.max(condition[near], axis=1)
         for k in range(_DIRECTIONS):
             u = rng.uniform(-1, 1, sub.z.shape)
             if k == 0:
@@ -504,8 +506,7 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
                 step = sign * hs[:, None] * u
                 there = expect(near, sub.z + step * scale[near], within)
                 beyond = expect(near, sub.z + 2 * step * scale[near], within)
-                far = 1e-3 + 10 * hs * np.max(condition[near], axis=1)
-                parts |= _parts(before, there, 100 * hs * in_time[near], far)
+                parts |= _parts(unmoved, there, instant, far)
                 # Extrapolated back, where the events are the same further away.
                 same = np.all(there.events == beyond.events, axis=1) & beyond.clear
                 jac = there.jacobian * scale[near, None]

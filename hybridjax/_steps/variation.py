@@ -66,7 +66,10 @@ def _judge(error, before, after, tol, h, open_, scale) -> _Verdict:
     """What becomes of an attempt at a part `h` of a recorded step."""
     error, before, after = lax.stop_gradient((error, before, after))
     size = jnp.maximum(jnp.abs(before), jnp.abs(after))
-    least = jnp.maximum(_FLOOR * greatest(size), _NOTHING * scale.astype(size.dtype))
+    # What could meet the tolerance only with errors below rounding.
+    rounding = 4 * jnp.finfo(size.dtype).eps / tol.aim
+    nothing = jnp.maximum(_NOTHING, rounding) * scale.astype(size.dtype)
+    least = jnp.maximum(_FLOOR * greatest(size), nothing)
     size = jnp.maximum(size, least)
     relative = greatest(jnp.abs(error) / jnp.where(size == 0, 1, size))
     whole, shortest = h == 1, h <= _SHORTEST

@@ -50,13 +50,20 @@ from ._systems.with_cost import SystemWithCost as SystemWithCost, with_cost as w
 
 
 if TYPE_CHECKING:
-    from . import mechanics as mechanics, models as models
+    from . import (
+        analysis as analysis,
+        control as control,
+        estimation as estimation,
+        mechanics as mechanics,
+        models as models,
+    )
 
 
 __version__ = importlib.metadata.version("hybridjax")
 
 __all__ = [
     "AbstractHybridSystem",
+    "analysis",
     "b_derivative",
     "BDerivative",
     "check_derivative",
@@ -64,6 +71,8 @@ __all__ = [
     "ClockedMode",
     "ClockedSystem",
     "compiler_options",
+    "control",
+    "estimation",
     "EventLog",
     "EventSelectedSystem",
     "HybridAutomaton",
@@ -94,7 +103,7 @@ __all__ = [
     "with_cost",
 ]
 # Not everybody needs these: they are loaded when somebody does.
-_LAZY = ("mechanics", "models")
+_LAZY = ("analysis", "control", "estimation", "mechanics", "models")
 
 make_readable(*(globals()[name] for name in __all__ if name not in _LAZY))
 

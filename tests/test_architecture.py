@@ -171,12 +171,23 @@ _ROOMS = {
         *("_fields", "_circuits", "_balls", "_bodies", "_legged", "_mechanisms"),
         *("_neurons", ""),
     ),
+    "hybridjax.analysis": ("",),
+    "hybridjax.control": ("",),
+    "hybridjax.estimation": ("",),
 }
+_ENGINE = (
+    *("hybridjax._jax", "hybridjax._systems", "hybridjax._steps", "hybridjax._loop"),
+    *("hybridjax._derivatives", "hybridjax._solution", "hybridjax._simulate"),
+    "hybridjax._events",
+)
 # What else they may import.
 _BELOW = {
     "hybridjax": (),
     "hybridjax.mechanics": ("hybridjax._jax", "hybridjax._systems"),
     "hybridjax.models": ("hybridjax._jax", "hybridjax._systems", "hybridjax.mechanics"),
+    "hybridjax.analysis": _ENGINE,
+    "hybridjax.control": (*_ENGINE, "hybridjax.analysis"),
+    "hybridjax.estimation": (*_ENGINE, "hybridjax.analysis"),
 }
 
 

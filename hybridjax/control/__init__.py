@@ -2,6 +2,16 @@
 optimisation, model predictive control."""
 
 from .._jax.signature import make_readable
+from ._ilqr import ilqr as ilqr, ILQRLog as ILQRLog, ILQRSolution as ILQRSolution
+from ._linearize import Linearization as Linearization, linearize as linearize
+from ._mpc import mpc_step as mpc_step
+from ._results import RESULTS as RESULTS
+from ._riccati import (
+    periodic_riccati as periodic_riccati,
+    Riccati as Riccati,
+    riccati as riccati,
+)
+from ._with_rates import SystemWithRates as SystemWithRates, with_rates as with_rates
 
 
 make_readable(*list(globals().values()))

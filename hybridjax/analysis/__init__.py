@@ -2,6 +2,20 @@
 periodic orbits, multipliers, exponents, covariances."""
 
 from .._jax.signature import make_readable
+from ._floquet import floquet_multipliers as floquet_multipliers
+from ._monodromy import Monodromy as Monodromy, monodromy as monodromy
+from ._periodic_orbit import (
+    periodic_orbit as periodic_orbit,
+    PeriodicOrbit as PeriodicOrbit,
+)
+from ._results import RESULTS as RESULTS
+from ._return_map import (
+    Period as Period,
+    Return as Return,
+    return_map as return_map,
+    Section as Section,
+)
+from ._signature import Signature as Signature
 
 
 make_readable(*list(globals().values()))

@@ -2,6 +2,8 @@
 periodic orbits, multipliers, exponents, covariances."""
 
 from .._jax.signature import make_readable
+from ._bifurcations import Bifurcation as Bifurcation
+from ._continuation import Branch as Branch, continue_orbit as continue_orbit
 from ._covariance import (
     propagate_covariance as propagate_covariance,
     Uncertain as Uncertain,

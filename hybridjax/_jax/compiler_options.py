@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 
+from .tracing import nans_allowed
+
 
 # Only for CPUs: there these take a third to a half of the time to compile. The passes
 # look for work to move into loops and out of them, again and again. (Without another,
@@ -82,6 +84,13 @@ def _is_known(name: str, value) -> bool:
 def outermost_jit(fn: Callable) -> Callable:
     """A program of its own, for where nothing is around it: see `is_outermost`."""
     return eqx.filter_jit(compiler_options=compiler_options())(fn)  # pyright: ignore
+
+
+def in_one_program(fn: Callable, *args: Any) -> Any:
+    """`fn(*args)`, as a program of its own where nothing is around it."""
+    run = outermost_jit(fn) if is_outermost() else fn
+    with nans_allowed():
+        return run(*args)
 
 
 def is_outermost() -> bool:

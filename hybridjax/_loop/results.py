@@ -1,3 +1,5 @@
+import contextlib
+import warnings
 from typing import Any
 
 import diffrax as dfx
@@ -58,8 +60,21 @@ class RESULTS(dfx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
 
 
-# In diffrax, this one is the empty string.
-RESULTS._index_to_message[RESULTS.successful._value] = "successful"  # pyright: ignore
+def call_success_by_name(results: Any):
+    """In diffrax, its message is the empty string."""
+    results._index_to_message[results.successful._value] = "successful"
+
+
+call_success_by_name(RESULTS)
+
+
+@contextlib.contextmanager
+def extending():
+    """A context in which to extend this enumeration; then, `call_success_by_name`."""
+    with warnings.catch_warnings():
+        # Of messages of one item that differ, as this one's and that of diffrax.
+        warnings.filterwarnings("ignore", "Enumeration has duplicate", UserWarning)
+        yield
 
 
 def result_name(index) -> str:

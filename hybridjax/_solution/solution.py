@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from .._jax.compiler_options import is_outermost, outermost_jit
-from .._jax.tracing import nans_allowed
+from .._jax.compiler_options import in_one_program
 from .._loop.results import RESULTS
 from .._systems.names import Names
 from .comparison import check_shares, evaluate_segment, segment_times
@@ -132,11 +131,8 @@ class Solution(eqx.Module):
         """
         check_shares(index, share)
         shares = jnp.broadcast_arrays(index, jnp.asarray(share, self.t1.dtype))
-        if not is_outermost():
-            return evaluate_segment(self, *shares)
         # As `evaluate_with_mode`.
-        with nans_allowed():
-            return outermost_jit(evaluate_segment)(self, *shares)
+        return in_one_program(evaluate_segment, self, *shares)
 
     def evaluate(self, t: ArrayLike) -> PyTree:
         """The state at any time from `t0` to `t1`, by one solver step from the last
@@ -167,11 +163,8 @@ class Solution(eqx.Module):
                 "for."
             )
         t = jnp.asarray(t, self.t1.dtype)
-        if not is_outermost():
-            return _evaluate(self._path, t)
         # One by one, its operations take ten times as long to compile.
-        with nans_allowed():
-            return outermost_jit(_evaluate)(self._path, t)
+        return in_one_program(_evaluate, self._path, t)
 
 
 def _evaluate(stored: StoredPath, t):

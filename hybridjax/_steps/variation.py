@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._jax.branch import add_where, cond_any, where
 from .._jax.directional import directional
-from .._jax.reduce import greatest, largest
+from .._jax.reduce import greatest, largest, nonzero
 from .._systems.flat import FlatSystem
 from .adjoint_estimate import adjoint_estimate
 from .method import TangentTolerance
@@ -88,6 +88,12 @@ def _judge(error, before, after, tol, h, open_, scale) -> _Verdict:
     )
 
 
+def _all_finite(tree: PyTree):
+    """Of what is given to an implicit step: a NaN in its linear solves, which stands
+    for a derivative that does not exist, would end the whole batch."""
+    return ~nonzero(jtu.tree_map(lambda a: 0 * a, tree))
+
+
 def push_flow(
     solver, system: FlatSystem, t_system, t, dt, x, mode, t_x, tol, scale
 ) -> Float[Array, " n"]:
@@ -100,9 +106,12 @@ def push_flow(
         fn = lambda system, x: flow_for(solver, system, t, dt, x, mode)
 
         def there():
-            # No NaN may get into the linear solves of implicit steps.
-            given = jtu.tree_map(lambda a: jnp.where(moves, a, 0), (t_system, t_x))
-            return jnp.where(moves, directional(fn, (system, x), given)[1], t_x)
+            given = t_system, t_x
+            exists = moves & _all_finite(given)
+            given = jtu.tree_map(lambda a: jnp.where(exists, a, 0), given)
+            out = directional(fn, (system, x), given)[1]
+            out = jnp.where(exists, out, jnp.nan)
+            return jnp.where(moves, out, t_x)
 
         return cond_any(moves, there, lambda: t_x)
 
@@ -157,8 +166,11 @@ def pull_flow(
         fn = lambda moving, x: flow_for(solver, flows_of(moving), t, dt, x, mode)
 
         def back():
-            # As in `push_flow`.
-            d_moving, d_x = jax.vjp(fn, moving, x)[1](jnp.where(moves, ct, 0))
+            exists = moves & _all_finite(ct)
+            d_moving, d_x = jax.vjp(fn, moving, x)[1](jnp.where(exists, ct, 0))
+            d_moving, d_x = jtu.tree_map(
+                lambda d: jnp.where(exists, d, jnp.nan), (d_moving, d_x)
+            )
             return add_where(moves, ct_moving, d_moving), jnp.where(moves, d_x, ct)
 
         ct_moving, ct = cond_any(moves, back, lambda: (ct_moving, ct))

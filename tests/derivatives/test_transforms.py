@@ -406,22 +406,29 @@ def test_failed_lanes_of_an_implicit_solver():
         def jump(self, t, x, mode, event, args):
             return x + 1, mode
 
-    def outcome(x0, *args):
+    def kinked(x, where):
+        return x + 0 * jnp.sqrt(jnp.where(where, 0 * x, 1))
+
+    def outcome(x0, before, after, *args):
         options = dict[str, Any](max_steps=64, max_events=4, throw=False)
-        solver = dfx.Kvaerno5()
+        solver, x0 = dfx.Kvaerno5(), kinked(x0, before)
         sol = hj.simulate(Decay(), 0.0, 1.0, x0, 0, args, solver=solver, **options)
         value = jnp.stack([sol.x1[0], sol.evaluate(0.9)[0], sol.events.t[0]])
-        return value, sol.result == hj.RESULTS.successful
+        return kinked(value, after), sol.result == hj.RESULTS.successful
 
-    x0 = jnp.array([1.0, 1.0, 1.0, jnp.nan, 1.0, 1.0, 1.0])
-    until = jnp.array([2.0, 0.0, 0.3, 2.0, 0.8, 2.0, 2.0])
-    edge = jnp.array([-1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 0.7])
+    x0 = jnp.array([1.0, 1.0, 1.0, jnp.nan, 1.0, 1.0, 1.0, 1.0, 1.0])
+    until = jnp.array([2.0, 0.0, 0.3, 2.0, 0.8, 2.0, 2.0, 2.0, 2.0])
+    edge = jnp.array([-1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 0.7, -1.0, -1.0])
+    # Lanes that simulate well, but to or from what has no derivative.
+    before, after = np.arange(9) == 7, np.arange(9) == 8
     # From 1 to 0.5, up by 1, and on.
     end = lambda x0, t: (1 + 0.5) * jnp.exp(-t) / (0.5 / x0)
     exact = lambda x0: jnp.stack([end(x0, 1.0), end(x0, 0.9), jnp.log(2 * x0)])
-    value, *slopes, okay = batch_jacobians(outcome)(x0[:, None], until, edge)
-    assert error(value[0], exact(1.0)) < 1e-7
-    assert okay.tolist() == [True] + 6 * [False]
+    more = before, after, until, edge
+    value, *slopes, okay = batch_jacobians(outcome)(x0[:, None], *more)
+    for lane in (0, 7, 8):
+        assert error(value[lane], exact(1.0)) < 1e-7
+    assert okay.tolist() == [True] + 6 * [False] + 2 * [True]
     for slope in slopes:
         assert error(slope[0, :, 0], jax.jacfwd(exact)(1.0)) < 1e-6
         assert np.isnan(slope[1:, :2]).all()

@@ -10,11 +10,11 @@ import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Real
 
-from .._jax.compiler_options import is_outermost, outermost_jit
-from .._jax.tracing import nans_allowed
+from .._jax.compiler_options import in_one_program
+from .._jax.tracing import is_traced
 from .._systems.system import AbstractHybridSystem
 from ._costs import Costs, curvature, gradient_of, Model, model_of
-from ._results import RESULTS
+from ._results import RESULTS, SUCCESS, success_if
 from ._stages import (
     check_grid,
     first_failure,
@@ -113,8 +113,8 @@ def ilqr(
     progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
     **options: Any,
 ) -> ILQRSolution:
-    r"""Finds controls, held from knot to knot, that minimise a cost: the iterative linear
-    quadratic regulator, across events.
+    r"""Finds controls, held from knot to knot, that minimise a cost: the iterative
+    linear quadratic regulator, across events.
 
     $$J = \sum_{k < N} \ell(t_k, x_k, u_k) + \ell_f(t_N, x_N)$$
 
@@ -148,12 +148,12 @@ def ilqr(
         factor. What a running cost charges for an interval does not change by itself:
         let it depend on the time, or use `hj.with_cost` for the integral.
     - `xs`: first guess of the states, `N + 1` in front, for multiple shooting: it need
-        not fit the controls. Gaps between intervals close as steps are taken, at a price
-        that is high enough to be worth it. `None` is single shooting.
+        not fit the controls. Gaps between intervals close as steps are taken, and cost
+        as much as makes that worth it. `None` is single shooting.
     - `exact_hessians`: whether the second derivatives of the dynamics take part, of
         flow and events: Newton's method, quadratic convergence, at the cost of a second
         derivative of the simulation. If not, Gauss-Newton.
-    - `max_iterations`: bound on the number of iterations, those without a step included.
+    - `max_iterations`: bound on the number of iterations, also of those without a step.
     - `rtol`, `atol`: it ends when the norm of the gradient is at most `atol`, or `rtol`
         times that of the first guess; and so the sum of gaps.
     - `regularization`: the first; relative to the largest entries of Hessians.
@@ -190,9 +190,7 @@ def ilqr(
     numbers = (lower, upper, final_time, xs, rtol, atol, regularization)
     numbers = jtu.tree_map(jnp.asarray, numbers)
     static = (bool(exact_hessians), max_iterations, num_steps, progress_meter, options)
-    run = outermost_jit(_ilqr) if is_outermost() else _ilqr
-    with nans_allowed():
-        return run(given, numbers, static)
+    return in_one_program(_ilqr, given, numbers, static)
 
 
 class _Point(eqx.Module):
@@ -273,7 +271,7 @@ class _Problem(eqx.Module):
     def cost(self, path: Rollout):
         """Infinite where a simulation fails."""
         cost = self.costs.total(self.stages, path)
-        fine = jnp.all(path.ends.result == RESULTS.successful) & jnp.isfinite(cost)
+        fine = jnp.all(path.ends.result == SUCCESS) & jnp.isfinite(cost)
         return jnp.where(fine, cost, jnp.inf)
 
     def _norm(self, path: Rollout, gradient, costate):
@@ -505,7 +503,7 @@ def _ilqr(given, numbers, static):
         factor=jnp.ones((), dtype),
         price=jnp.zeros((), dtype),
         log=_empty_log(max_iterations, dtype),
-        running=failed == RESULTS.successful,
+        running=failed == SUCCESS,
         result=failed,
         meter=meter.init(),
     )
@@ -527,16 +525,9 @@ def _ilqr(given, numbers, static):
 
     state = lax.while_loop(go_on, body, state)
     meter.close(state.meter)
-    result = RESULTS.where(
-        (state.result == RESULTS.successful) & ~optimal(state.point),
-        RESULTS.max_iterations_reached,
-        state.result,
-    )
-    result = RESULTS.where(
-        optimal(state.point) & (failed == RESULTS.successful),
-        RESULTS.successful,
-        result,
-    )
+    ended = RESULTS.where(state.running, RESULTS.max_iterations_reached, state.result)
+    best = (failed == SUCCESS) & optimal(state.point)
+    result = success_if(best, ended)
     path = state.point.path
     times = jax.vmap(lambda k: stages.time(k, path.xs[0]))
     return ILQRSolution(
@@ -605,7 +596,7 @@ def _check_bounds(lower, upper, us):
                 f"Argument `{name}` must have a shape that can be broadcast to that of "
                 f"`us`, {jnp.shape(us)}, but its shape is {jnp.shape(bound)}."
             )
-    known = not any(isinstance(b, jax.core.Tracer) for b in (lower, upper))
+    known = not is_traced((lower, upper))
     both = lower is not None and upper is not None
     if both and known and not bool(jnp.all(jnp.asarray(lower) <= jnp.asarray(upper))):
         raise ValueError(
@@ -621,13 +612,12 @@ def _check_final_time(final_time, ts):
             "Argument `final_time` must be a pair `(least, largest)` of times, but it "
             f"is {final_time!r}."
         )
-    values = (*final_time, ts)
-    if any(isinstance(value, jax.core.Tracer) for value in values):
+    if is_traced((final_time, ts)):
         return
     least, largest = final_time
     if not ts[0] < least <= ts[-1] <= largest:
         raise ValueError(
-            "Argument `final_time` must be bounds of a final time after `ts[0]` = "
-            f"{ts[0]}, with the first guess `ts[-1]` = {ts[-1]} between them, but it is "
-            f"{final_time}."
+            "Argument `final_time` must be bounds of a time after `ts[0]` = "
+            f"{ts[0]}, with the first guess `ts[-1]` = {ts[-1]} between them, but it "
+            f"is {final_time}."
         )

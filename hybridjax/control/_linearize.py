@@ -5,8 +5,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
-from .._jax.compiler_options import is_outermost, outermost_jit
-from .._jax.tracing import nans_allowed
+from .._jax.compiler_options import in_one_program
 from .._systems.system import AbstractHybridSystem
 from ._costs import Costs, model_of
 from ._results import RESULTS
@@ -93,8 +92,8 @@ def linearize(
         happens within intervals, use `hj.with_cost` and a terminal cost of its `z`.)
     - `terminal`: `(t, x) -> cost`, a scalar, added at the last knot.
     - `options`: `solver`, `stepsize_controller`, `dt0`, `event_method`, `tangent_rtol`,
-        `max_steps` and `max_events` as in `hj.simulate`; the last two bound one interval,
-        and are 128 and 8.
+        `max_steps` and `max_events` as in `hj.simulate`; the last two are bounds of one
+        interval, and are 128 and 8.
 
     **Returns:**
 
@@ -111,9 +110,7 @@ def linearize(
     """
     check_grid(ts, us)
     given = (system, ts, x0, mode0, us, args_of, running, terminal, options)
-    run = outermost_jit(_linearize) if is_outermost() else _linearize
-    with nans_allowed():
-        return run(*given)
+    return in_one_program(_linearize, *given)
 
 
 def _linearize(system, ts, x0, mode0, us, args_of, running, terminal, options):

@@ -4,8 +4,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from .._jax.compiler_options import is_outermost, outermost_jit
-from .._jax.tracing import nans_allowed
+from .._jax.compiler_options import in_one_program
 from .._systems.system import AbstractHybridSystem
 from ._ilqr import ilqr, ILQRSolution
 
@@ -64,13 +63,11 @@ def mpc_step(
     N = plan.us.shape[0]
     if isinstance(shift, bool) or not isinstance(shift, int) or not 0 <= shift <= N:
         raise ValueError(
-            f"Argument `shift` must be an integer from 0 to the number of intervals, {N}, "
-            f"but it is {shift!r}."
+            f"Argument `shift` must be an integer from 0 to the number of intervals, "
+            f"{N}, but it is {shift!r}."
         )
     given = (system, plan, x, mode, running, terminal, shift, max_iterations, options)
-    run = outermost_jit(_mpc_step) if is_outermost() else _mpc_step
-    with nans_allowed():
-        return run(*given)
+    return in_one_program(_mpc_step, *given)
 
 
 def _mpc_step(system, plan, x, mode, running, terminal, shift, max_iterations, options):

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._jax.compiler_options import is_outermost, outermost_jit
+from .._jax.compiler_options import in_one_program
 from .._jax.tracing import is_traced
 from ._costs import Model
-from ._results import RESULTS
+from ._results import RESULTS, success_if
 from ._sweep import Regularization, sweep
 
 
@@ -69,17 +69,14 @@ def riccati(
     """
     check_weights(A, B, Q, R)
     check_square("terminal", terminal, jnp.shape(A)[1])
-    run = outermost_jit(_riccati) if is_outermost() else _riccati
-    return run(A, B, Q, R, terminal)
+    return in_one_program(_riccati, A, B, Q, R, terminal)
 
 
 def _riccati(A, B, Q, R, terminal):
     swept = sweep(regulator(A, B, Q, R, terminal), _none(A))
-    return Riccati(swept.P, -swept.K, _result(swept.ok, RESULTS.not_positive_definite))
-
-
-def _result(ok, failure):
-    return RESULTS.where(ok, RESULTS.successful, failure)
+    return Riccati(
+        swept.P, -swept.K, success_if(swept.ok, RESULTS.not_positive_definite)
+    )
 
 
 def _none(A):
@@ -114,8 +111,8 @@ def periodic_riccati(
     rtol: Any = None,
     max_iterations: int = 60,
 ) -> Riccati:
-    """The regulator of a limit cycle: as `hj.control.riccati` without an end, for stages
-    that repeat after `N`. `P[N]` is `P[0]`.
+    """The regulator of a limit cycle: as `hj.control.riccati` without an end, for
+    stages that repeat after `N`. `P[N]` is `P[0]`.
 
     The period is made one stage, by combining its stages two by two, and that is
     doubled until nothing changes any more: the structured doubling algorithm, which
@@ -149,8 +146,7 @@ def periodic_riccati(
     if rtol is None:
         single = jnp.result_type(A) == jnp.float32
         rtol = 1e-5 if single else 1e-12
-    run = outermost_jit(_periodic) if is_outermost() else _periodic
-    return run(A, B, Q, R, rtol, jnp.asarray(max_iterations))
+    return in_one_program(_periodic, A, B, Q, R, rtol, jnp.asarray(max_iterations))
 
 
 def _periodic(A, B, Q, R, rtol, max_iterations):
@@ -175,7 +171,7 @@ def _periodic(A, B, Q, R, rtol, max_iterations):
     # What still passes through the whole would add to it, were it weighted at the end.
     done = done & (jnp.max(jnp.abs(last)) < 1)
     swept = sweep(regulator(A, B, Q, R, P), _none(A))
-    result = _result(done, RESULTS.not_converged)
+    result = success_if(done, RESULTS.not_converged)
     result = RESULTS.where(swept.ok, result, RESULTS.not_positive_definite)
     return Riccati(swept.P, -swept.K, result)
 
@@ -203,13 +199,13 @@ def check_weights(A, B, Q, R):
     a, b = jnp.shape(A), jnp.shape(B)
     if len(a) != 3 or a[0] < 1 or a[1] != a[2]:
         raise ValueError(
-            "Argument `A` must have shape (N, n, n), one matrix for each of at least one "
-            f"stage, but its shape is {a}."
+            "Argument `A` must have shape (N, n, n), one matrix for each of at least "
+            f"one stage, but its shape is {a}."
         )
     if len(b) != 3 or b[:2] != a[:2]:
         raise ValueError(
-            f"Argument `B` must have shape (N, n, m), with `A` {a[:2] + ('m',)}, but its "
-            f"shape is {b}."
+            f"Argument `B` must have shape (N, n, m), with N = {a[0]} and n = {a[1]} "
+            f"as in `A`, but its shape is {b}."
         )
     check_square("Q", Q, a[1], a[0])
     check_square("R", R, b[2], a[0])

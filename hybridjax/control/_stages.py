@@ -1,5 +1,5 @@
-"""A hybrid system with controls that are held from knot to knot, as a system in discrete
-time: what everything here is made of."""
+"""A hybrid system with controls that are held from knot to knot, as a system in
+discrete time: what everything here is made of."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.firing import same_time
+from .._jax.tracing import is_traced
 from .._simulate import simulate
 from .._systems.start import start
-from ._results import RESULTS
+from ._results import RESULTS, SUCCESS
 
 
 class End(eqx.Module):
@@ -98,9 +99,9 @@ def rollout(
     control: Callable,
     follow: Callable = lambda row, end: end,
 ) -> Rollout:
-    """Interval by interval. With the row of an interval, `control(row, x, count)` is the
-    control in it, after so many events, and `follow(row, end)` the state that the next
-    one begins with."""
+    """Interval by interval. With the row of an interval, `control(row, x, count)` is
+    the control in it, after so many events, and `follow(row, end)` the state that the
+    next one begins with."""
 
     def one(carry, now):
         k, row = now
@@ -120,7 +121,7 @@ def rollout(
 
 def first_failure(results):
     """Of many results, the first that is not `successful`; or `successful`."""
-    failed = results != RESULTS.successful
+    failed = results != SUCCESS
     return jtu.tree_map(lambda a: a[jnp.argmax(failed)], results)
 
 
@@ -158,16 +159,16 @@ def check_grid(ts, us):
     shape, controls = jnp.shape(ts), jnp.shape(us)
     if len(shape) != 1 or shape[0] < 2:
         raise ValueError(
-            "Argument `ts` must be a vector of at least two knots, the ends of at least "
-            f"one interval, but its shape is {shape}."
+            "Argument `ts` must be a vector of at least two knots, the ends of at "
+            f"least one interval, but its shape is {shape}."
         )
     if len(controls) != 2 or controls[0] != shape[0] - 1:
         raise ValueError(
-            "Argument `us` must have shape (N, m), one row of m controls for each of the "
-            f"N = {shape[0] - 1} intervals between knots `ts`, but its shape is "
+            "Argument `us` must have shape (N, m), one row of m controls for each of "
+            f"the N = {shape[0] - 1} intervals between knots `ts`, but its shape is "
             f"{controls}. A single control is a column: `us[:, None]`."
         )
-    if not isinstance(ts, jax.core.Tracer) and not bool(jnp.all(jnp.diff(ts) > 0)):
+    if not is_traced(ts) and not bool(jnp.all(jnp.diff(ts) > 0)):
         raise ValueError("Argument `ts` must be ascending: knots one after the other.")
 
 

@@ -1,4 +1,4 @@
-"""The Riccati sweep: from the last stage to the first, and the step that it proposes."""
+"""The Riccati sweep, from the last stage to the first, and the step it proposes."""
 
 import equinox as eqx
 import jax.lax as lax

@@ -74,8 +74,8 @@ class SystemWithRates(AbstractTimedSystem):
     def start(self, t, x, mode, args):
         if not (isinstance(x, tuple) and len(x) == 2 and jnp.ndim(x[1]) == 1):
             raise ValueError(
-                "The state of a system with rates must be a pair `(x, v)`, of the state "
-                "of the system and a vector of its controls."
+                "The state of a system with rates must be a pair `(x, v)`, of the "
+                "state of the system and a vector of its controls."
             )
         state, v = x
         state, mode = start_of(self.system, t, state, mode, self._args(v))

@@ -6,7 +6,8 @@ from ._differential_riccati import (
     differential_riccati as differential_riccati,
     DifferentialRiccati as DifferentialRiccati,
 )
-from ._ilqr import ilqr as ilqr, ILQRLog as ILQRLog, ILQRSolution as ILQRSolution
+from ._ilqr import ilqr as ilqr, ILQRSolution as ILQRSolution
+from ._iteration import ILQRLog as ILQRLog
 from ._linearize import Linearization as Linearization, linearize as linearize
 from ._mpc import mpc_step as mpc_step
 from ._results import RESULTS as RESULTS

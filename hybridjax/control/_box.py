@@ -1,5 +1,6 @@
 """Quadratic programs with bounds on each variable: the controls of one stage."""
 
+import jax
 import jax.lax as lax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
@@ -41,14 +42,14 @@ def box_minimum(
         held = ((d <= lower) & (slope > 0)) | ((d >= upper) & (slope < 0))
         return ~held, slope
 
-    shares = 0.5 ** jnp.arange(_HALVINGS, dtype=gradient.dtype)
+    shares = 0.5 ** jnp.arange(_HALVINGS, dtype=gradient.dtype)[:, None]
 
     def step(carry):
         i, d, _ = carry
         free, slope = free_at(d)
         along = free_solve(hessian, free, slope[:, None])[:, 0]
-        tried = jnp.clip(d + shares[:, None] * along, lower, upper)
-        values = jnp.sum(tried * (tried @ hessian), axis=1) / 2 + tried @ gradient
+        tried = jax.vmap(lambda s: jnp.clip(d + s * along, lower, upper))(shares)
+        values = jax.vmap(objective)(tried)
         best = tried[jnp.argmin(values)]
         # Not NaN, which would go on.
         better = objective(best) < objective(d)

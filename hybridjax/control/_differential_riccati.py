@@ -52,7 +52,9 @@ class DifferentialRiccati(eqx.Module):
     costate_end: Float[Array, "segments n"]
     result: RESULTS  # pyright: ignore
     _between: Any
-    _problem: "_Problem"
+    # In two parts, so that it can be in what `jax.vmap` and `jax.jit` return.
+    _arrays: Any
+    _rest: Any = eqx.field(static=True)
 
     def evaluate(self, t: ArrayLike) -> Float[Array, "n n"]:
         """`P` at a time; at that of an event, after it."""
@@ -62,8 +64,9 @@ class DifferentialRiccati(eqx.Module):
         """`K` at a time: the best control of a deviation `dx` is `-K @ dx`."""
         i, P, x = self._at(t)
         mode = _mode_of(self.solution, i)
-        _, B = self._problem.matrices(jnp.asarray(t, self.ts.dtype), x, mode)
-        return jnp.linalg.solve(self._problem.R, B.T @ P)
+        problem = eqx.combine(self._arrays, self._rest)
+        _, B = problem.matrices(jnp.asarray(t, self.ts.dtype), x, mode)
+        return jnp.linalg.solve(problem.R, B.T @ P)
 
     def _at(self, t):
         t = jnp.asarray(t, self.ts.dtype)
@@ -279,6 +282,7 @@ def _solve(driven, t0, t1, x0, mode0, weights, costs, options):
     result = success_if(sol.successful, RESULTS.promote(sol.result))
     failed = sol.successful & ~jnp.all(done)
     result = RESULTS.where(failed, RESULTS.not_converged, result)
+    arrays, rest = eqx.partition(problem, eqx.is_array)
     return DifferentialRiccati(
         solution=sol,
         ts=times,
@@ -288,7 +292,8 @@ def _solve(driven, t0, t1, x0, mode0, weights, costs, options):
         costate_end=p_end,
         result=result,
         _between=between,
-        _problem=problem,
+        _arrays=arrays,
+        _rest=rest,
     )
 
 

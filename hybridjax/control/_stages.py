@@ -9,6 +9,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
@@ -119,6 +120,23 @@ def rollout(
     return Rollout(xs, modes, us, ends, counts)
 
 
+def no_rollout(stages: Stages, x0, mode0, us) -> Rollout:
+    """One without events, that stays where it begins: for its shapes."""
+    N = stages.number
+    many = lambda tree, n: jtu.tree_map(
+        lambda a: jnp.broadcast_to(a, (n, *jnp.shape(a))), tree
+    )
+    ends = End(
+        x=many(x0, N),
+        mode=many(mode0, N),
+        event=jnp.full((N, stages.options["max_events"]), -1, jnp.int32),
+        kinked=jnp.zeros(N, bool),
+        result=many(SUCCESS, N),
+    )
+    counts = jnp.zeros(N, int)
+    return Rollout(many(x0, N + 1), many(mode0, N + 1), us, ends, counts)
+
+
 def first_failure(results):
     """Of many results, the first that is not `successful`; or `successful`."""
     failed = results != SUCCESS
@@ -168,7 +186,7 @@ def check_grid(ts, us):
             f"the N = {shape[0] - 1} intervals between knots `ts`, but its shape is "
             f"{controls}. A single control is a column: `us[:, None]`."
         )
-    if not is_traced(ts) and not bool(jnp.all(jnp.diff(ts) > 0)):
+    if not is_traced(ts) and not np.all(np.asarray(ts)[1:] > np.asarray(ts)[:-1]):
         raise ValueError("Argument `ts` must be ascending: knots one after the other.")
 
 

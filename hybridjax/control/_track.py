@@ -16,7 +16,7 @@ from .._simulate import simulate
 from .._systems.system import AbstractHybridSystem
 from ._linearize import Linearization, linearize
 from ._results import RESULTS, SUCCESS
-from ._riccati import riccati
+from ._riccati import check_definite, riccati
 from ._stages import check_grid, first_failure, head, make_stages, rollout, Stages
 
 
@@ -67,6 +67,7 @@ def tracking_lqr(
 
     - `ValueError` as these.
     """
+    check_definite(R)
     path = linearize(system, ts, x0, mode0, us, args_of=args_of, **options)
     regulator = riccati(path.A, path.B, Q, R, terminal)
     result = RESULTS.where(path.result == SUCCESS, regulator.result, path.result)
@@ -103,7 +104,7 @@ def extend_reference(
     reach: Any,
     *,
     args_of: Callable | None = None,
-    max_events: int | None = None,
+    total_events: int | None = None,
     **options: Any,
 ) -> ExtendedReference:
     """Extends a reference beyond its events, in both directions.
@@ -120,7 +121,7 @@ def extend_reference(
     - `system`, `args_of`: as in `hj.control.tracking_lqr`.
     - `lqr`: what that returned.
     - `reach`: how far beyond events, a time. States stay as they are beyond that.
-    - `max_events`: bound on the number of events of the whole reference. May be left
+    - `total_events`: bound on the number of events of the whole reference. May be left
         out where values are known, outside of `jax.jit`.
     - `options`: as in `hj.control.linearize`.
 
@@ -143,18 +144,18 @@ def extend_reference(
         raise ValueError(
             f"Argument `reach` must be a positive time, but it is {reach}."
         )
-    if max_events is None:
+    if total_events is None:
         events = lqr.reference.event
         if is_traced(events):
             raise ValueError(
-                "Argument `max_events` must be given within `jax.jit`, where it is not "
-                "known how many events there are."
+                "Argument `total_events` must be given within `jax.jit`, where it is "
+                "not known how many events there are."
             )
-        max_events = max(int(np.sum(np.asarray(events) >= 0)), 1)
-    return in_one_program(_extend, system, lqr, reach, args_of, max_events, options)
+        total_events = max(int(np.sum(np.asarray(events) >= 0)), 1)
+    return in_one_program(_extend, system, lqr, reach, args_of, total_events, options)
 
 
-def _extend(system, lqr, reach, args_of, max_events, options):
+def _extend(system, lqr, reach, args_of, total_events, options):
     path = lqr.reference
     N = path.us.shape[0]
     x0 = jtu.tree_map(lambda a: a[0], path.xs)
@@ -162,14 +163,14 @@ def _extend(system, lqr, reach, args_of, max_events, options):
     stages, _, mode0, us = make_stages(
         system, path.ts, x0, mode0, path.us, args_of, options
     )
-    log = _events_of(stages, path, max_events)
+    log = _events_of(stages, path, total_events)
     flat = jax.vmap(lambda x: ravel_pytree(x)[0])
     knots = flat(path.xs)
 
     def piece(i):
         """The states of a piece at all knots."""
         first, last = _intervals(log, i, N)
-        before, after = jnp.maximum(i - 1, 0), jnp.minimum(i, max_events - 1)
+        before, after = jnp.maximum(i - 1, 0), jnp.minimum(i, total_events - 1)
         row = lambda tree, j: jtu.tree_map(lambda a: a[j], tree)
         mode = jtu.tree_map(
             lambda a, b: jnp.where(i > 0, a, b), row(log.mode_after, before), mode0
@@ -188,7 +189,7 @@ def _extend(system, lqr, reach, args_of, max_events, options):
         gains = lqr.K[jnp.clip(k, jnp.minimum(first + 1, held), held)]
         return xs, controls, gains, mode
 
-    xs, controls, gains, modes = jax.vmap(piece)(jnp.arange(max_events + 1))
+    xs, controls, gains, modes = jax.vmap(piece)(jnp.arange(total_events + 1))
     fired = jnp.cumsum(jnp.sum(path.event >= 0, axis=1))
     counts = jnp.append(jnp.zeros_like(fired[:1]), fired)
     return ExtendedReference(stages.ts, xs, controls, gains, modes, counts)
@@ -206,15 +207,15 @@ def _intervals(log: "_Events", i, N):
 class _Events(eqx.Module):
     """Of the whole reference, in order, and the intervals that they happened in."""
 
-    t: Float[Array, " max_events"]
+    t: Float[Array, " total_events"]
     x_before: PyTree
     x_after: PyTree
     mode_after: PyTree
-    interval: Int[Array, " max_events"]
+    interval: Int[Array, " total_events"]
     count: Int[Array, ""]
 
 
-def _events_of(stages: Stages, path: Linearization, max_events: int) -> _Events:
+def _events_of(stages: Stages, path: Linearization, total_events: int) -> _Events:
     def one(k, x, mode, u):
         args = stages.args_of(u)
         t0, t1 = stages.ts[k], stages.ts[k + 1]
@@ -226,7 +227,7 @@ def _events_of(stages: Stages, path: Linearization, max_events: int) -> _Events:
     ks = jnp.arange(stages.number)
     log = jax.vmap(one)(ks, head(path.xs), head(path.modes), path.us)
     valid = (log.event >= 0).ravel()
-    slots = jnp.argsort(~valid, stable=True)[:max_events]
+    slots = jnp.argsort(~valid, stable=True)[:total_events]
 
     def pick(a):
         a = a.reshape(-1, *a.shape[2:])[slots]
@@ -239,7 +240,7 @@ def _events_of(stages: Stages, path: Linearization, max_events: int) -> _Events:
         x_after=jtu.tree_map(pick, log.x_after),
         mode_after=jtu.tree_map(pick, log.mode_after),
         interval=slots // log.event.shape[1],
-        count=jnp.minimum(jnp.sum(valid), max_events),
+        count=jnp.minimum(jnp.sum(valid), total_events),
     )
 
 

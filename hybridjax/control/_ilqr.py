@@ -74,7 +74,7 @@ def ilqr(
     rtol: Any = 1e-6,
     atol: Any = 0.0,
     regularization: Any = 0.0,
-    num_steps: int = 8,
+    num_steps: int = 6,
     progress_meter: dfx.AbstractProgressMeter = dfx.NoProgressMeter(),
     **options: Any,
 ) -> ILQRSolution:

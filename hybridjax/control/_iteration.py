@@ -95,6 +95,8 @@ _SHARE = 1e-4
 # And of a long step, which is taken before one that is better: events that have to go
 # are left behind by long steps.
 _MOST = 0.25
+# How many of the step sizes are tried with states compared by the clock, too.
+_BY_CLOCK = 2
 # What a cost is known to, relative: the default tolerances of simulations.
 _KNOWN = {"float32": 1e-5, "float64": 1e-8}
 
@@ -246,9 +248,11 @@ class Iteration(eqx.Module):
         needed = 2 * changes[0] / jnp.maximum(point.gap, jnp.finfo(dtype).tiny)
         price = jnp.where(point.gap > 0, jnp.maximum(state.price, needed), state.price)
 
-        twice = lambda a: jnp.concatenate([a, a])
-        by_clock = jnp.arange(2 * self.num_steps) >= self.num_steps
-        dxs, changes, shares = jtu.tree_map(twice, (dxs, changes, shares))
+        # Only long steps find their way to trajectories with other events.
+        number = min(_BY_CLOCK, self.num_steps)
+        more = lambda a: jnp.concatenate([a, a[:number]])
+        dxs, changes, shares = jtu.tree_map(more, (dxs, changes, shares))
+        by_clock = jnp.arange(shares.size) >= self.num_steps
         run = lambda dxs, share, by: self.tried(point, step, dxs, share, by, first)
         paths = jax.vmap(run)(dxs, shares, by_clock)
         costs = jax.vmap(self.cost)(paths)
@@ -256,23 +260,26 @@ class Iteration(eqx.Module):
         gains, expected = point.cost - costs + closed, closed - changes
         # The longest step that does what was expected of it, or else the best.
         gains = jnp.where(jnp.isfinite(costs), gains, -jnp.inf)
-        # Costs that cannot be told apart leave the choice to the gradient.
-        noise = _KNOWN[dtype.name] * jnp.abs(point.cost)
-        worth = jnp.where(gains > _MOST * expected - noise, shares, 0)
+        worth = jnp.where(gains > _MOST * expected, shares, 0)
         longest = (worth == jnp.max(worth)) | (jnp.max(worth) == 0)
         best = jnp.argmax(jnp.where(longest, gains, -jnp.inf))
         most = jnp.max(expected)
         gain, expected, share = gains[best], expected[best], shares[best]
-        better = (expected > 0) & (gain > _SHARE * expected - noise) & swept.ok
         path = jtu.tree_map(lambda a: a[best], paths)
 
-        new = lax.cond(first | better, lambda: self.point(path), lambda: point)
+        # Costs that cannot be told apart leave the choice to the gradient.
+        noise = _KNOWN[dtype.name] * jnp.abs(point.cost)
+        less, same = gain > _SHARE * expected, gain > -noise
+        able = (expected > 0) & swept.ok
+        maybe = first | (able & (less | same))
+        new = lax.cond(maybe, lambda: self.point(path), lambda: point)
         smaller = new.gradient_norm < point.gradient_norm
-        better = first | (better & ((gain > noise) | smaller))
+        better = first | (able & (less | (same & smaller)))
         new = _choose(better, new, point)
         mu, factor = _regularize(state.mu, state.factor, better)
         mu, factor = _choose(first, (state.mu, state.factor), (mu, factor))
-        stuck = ~better & ((mu > _LARGEST) | (swept.ok & (most < noise)))
+        rounding = jnp.finfo(dtype).eps * jnp.abs(point.cost)
+        stuck = ~better & ((mu > _LARGEST) | (swept.ok & (most < rounding)))
         row = dict(
             cost=new.cost,
             expected=expected,

@@ -121,5 +121,5 @@ def doubled_from(branch, bifurcation: Bifurcation):
     at = s[0] + share * (s[1] - s[0])
     jacobians = np.asarray(branch.jacobian)[: len(reach)]
     values, vectors = np.linalg.eig(_cubic(reach, jacobians, bifurcation.index, at))
-    direction = vectors[:, np.argmin(np.abs(values + 1))].real
+    direction = np.real(vectors[:, np.argmin(np.abs(values + 1))])
     return bifurcation.x, np.append(direction / np.linalg.norm(direction), 0.0)

@@ -25,7 +25,7 @@ class Uncertain(eqx.Module):
 
     - `x`, `mode`: the mean at `t1`, and its mode.
     - `root`: a lower triangular square root of the covariance there, in the raveled
-        state, of shape `(n, n)`. Its columns may have either sign.
+        state, of shape `(n, n)`.
     - `before`, `after`: square roots before and after each event, at fixed time, of
         shape `(max_events, n, n)`; those at `t1` beyond the last event.
     - `solution`: the `hj.Solution` of the mean.

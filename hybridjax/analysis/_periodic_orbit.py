@@ -67,7 +67,7 @@ class PeriodicOrbit(eqx.Module):
     @property
     def is_stable(self) -> Bool[Array, ""]:
         """Whether all multipliers but the trivial one are within the unit circle."""
-        return jnp.all((jnp.abs(self.multipliers) < 1) | self.trivial)
+        return jnp.all((jnp.abs(self.multipliers) < 1) | self.trivial, axis=-1)
 
 
 def periodic_orbit(
@@ -174,13 +174,14 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         begin, search, segments = given
         xs, period = unknown
         gaps = _gaps(begin, search, segments, xs, period, unravel)
+        distance = jnp.max(jnp.abs(gaps))
         if not unknown_period:
-            return gaps
+            return gaps, distance
         x_bar = segments.x[0]
         flow = begin.system.flow(begin.t, unravel(x_bar), begin.mode, search.args)
         direction = jax.lax.stop_gradient(ravel_pytree(flow)[0])
         direction = direction / jnp.linalg.norm(direction)
-        return gaps, jnp.dot(direction, xs[0] - x_bar)
+        return (gaps, jnp.dot(direction, xs[0] - x_bar)), distance
 
     period = jnp.asarray(guess.time) if unknown_period else None
     root = optx.root_find(
@@ -188,6 +189,7 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         search.solver,
         (segments.x, period),
         (begin, search, segments),
+        has_aux=True,
         # Of simultaneous events, the order that is recorded.
         options=dict(jac="bwd"),
         max_steps=search.max_iterations,
@@ -213,8 +215,6 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         trivial = jnp.zeros_like(trivial)
     converged = root.result == optx.RESULTS.successful
     same = guess.signature.equals(orbit.signature)
-    gaps = residual((xs, period), (begin, search, segments))
-    distance = [jnp.max(jnp.abs(gap)) for gap in jtu.tree_leaves(gaps)]
     return PeriodicOrbit(
         x=begin.x,
         mode=begin.mode,
@@ -224,7 +224,7 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         trivial=trivial,
         factors=factors,
         normal_speed=orbit.normal_speed,
-        residual=jnp.max(jnp.stack(distance)),
+        residual=root.aux,
         num_iterations=root.stats["num_steps"],
         solution=orbit.solution,
         result=first_failure(

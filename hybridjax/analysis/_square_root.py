@@ -7,14 +7,15 @@ from jaxtyping import Array, Float
 
 
 def join_roots(*roots: Float[Array, "n _"]) -> Float[Array, "n n"]:
-    """A lower triangular square root of the sum of covariances, of which square roots
-    are given."""
+    """Of the sum of covariances, of which square roots are given: the lower triangular
+    one without negative numbers on its diagonal."""
     n = roots[0].shape[0]
     stacked = jnp.concatenate([root.T for root in roots])
     if stacked.shape[0] < n:
         fill = jnp.zeros((n - stacked.shape[0], n), stacked.dtype)
         stacked = jnp.concatenate([stacked, fill])
-    return jnp.linalg.qr(stacked, mode="r").T
+    upper = jnp.linalg.qr(stacked, mode="r")
+    return jnp.where(jnp.diagonal(upper)[:, None] < 0, -upper, upper).T
 
 
 @jax.custom_jvp

@@ -92,9 +92,10 @@ def ilqr(
     states and controls are regularised more. A local method: a gradient does not know
     of a contact that was never made, and the first guess has to.
 
-    Controls that jump at knots make the cost kinked where an event is at a knot, and its
-    optima tend to be there: it then ends with `RESULTS.no_descent`, near the optimum,
-    with a gradient that is not small. With `hj.control.with_rates` there is no kink.
+    Controls that jump at knots make the cost kinked where an event is at a knot, and
+    its optima tend to be there: then it ends near the optimum, but with a gradient that
+    is not small, by `RESULTS.no_descent` or `max_iterations_reached`. With
+    `hj.control.with_rates` there is no kink.
 
     All of it is one program; under `jax.vmap`, over problems at once.
 

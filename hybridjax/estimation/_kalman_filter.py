@@ -111,12 +111,13 @@ def kalman_filter(
     From one measurement to the next the mean is simulated, and the covariance goes with
     the derivative of that, in which events are saltation matrices,
 
-    $$P_{k+1}^- = \Phi P_k \Phi^\top + \Delta t\, G G^\top, \qquad
+    $$P_{k+1}^- = \Phi (P_k + \Delta t\, G G^\top) \Phi^\top, \qquad
     \Phi = A_2\, \Xi\, A_1.$$
 
     Covariances are carried as square roots, and none is inverted: they may be singular,
     as after a plastic impact. The process noise enters once in each interval, at its
-    end, in the mode that is then predicted.
+    start: $x_{k+1} = \varphi(x_k + w_k)$ with $w_k$ of covariance $\Delta t\, G
+    G^\top$, where $\varphi$ is the flow with its events.
 
     **A measurement that leads beyond a guard** says that its event has happened
     before. The state flows back by the frozen field of its mode to the guard, jumps,
@@ -245,9 +246,9 @@ def _step(problem: Problem, carry, inputs):
     moved = advance(problem.flow, t, t_next, x, mode)
     here, there = moved.here, moved.there
     here_root = jnp.matmul(here.matrix, root)
-    noise = problem.noise_root(t_next, there.x, there.mode, t_next - t)
-    flown = jnp.matmul(there.matrix, here_root)
-    there_root = compress(jnp.concatenate([flown, noise], axis=1))
+    noise = problem.noise_root(t, here.x, here.mode, t_next - t)
+    noisy = jnp.concatenate([here_root, noise], axis=1)
+    there_root = compress(jnp.matmul(there.matrix, noisy))
     seen = innovation(problem.measurement, t_next, there.x, there.mode, y)
     updated = update(there_root, seen)
     result = first_failure(result, moved.result)

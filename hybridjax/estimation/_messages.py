@@ -9,12 +9,11 @@ from ._results import RESULTS, SUCCESSFUL
 
 
 def verdict_of(problem: Problem, results) -> Verdict:
-    """`results` are those of the steps of `Problem.steps`; each keeps the first that
-    was no success."""
+    """`results` are those of the steps; each keeps the first that was no success."""
     failed = results != SUCCESSFUL
-    first = jnp.argmax(failed)
-    until = jnp.append(problem.ts, problem.ts[-1])
-    return Verdict(failed[-1], (results._value[-1], first, until[first]))
+    # A step may come after the last measurement.
+    first = jnp.minimum(jnp.argmax(failed), problem.ts.shape[0] - 1)
+    return Verdict(failed[-1], (results._value[-1], first, problem.ts[first]))
 
 
 def last_of(results):

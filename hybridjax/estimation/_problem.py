@@ -34,7 +34,7 @@ class Problem(eqx.Module):
     unravel: Callable
 
     def noise_root(self, t, x, mode, duration) -> Float[Array, "n k"]:
-        """A root of the covariance of the process noise of an interval that ends
+        """A root of the covariance of the process noise of an interval that begins
         here."""
         root = self.process_root
         if callable(root):
@@ -90,7 +90,7 @@ def problem_of(
         )
     point = (begin.t, x, begin.mode)
     if process_root is None:
-        process_root = jnp.zeros((flat.size, 0), dtype)
+        process_root = jnp.zeros((flat.size, 1), dtype)
     given = process_root
     if callable(process_root):
         given = eqx.filter_eval_shape(process_root, *point, args)

@@ -26,8 +26,8 @@ from ._update import innovation
 
 
 class ParticleSolution(eqx.Module):
-    """What `hj.estimation.particle_filter` returns. All arrays but `log_likelihood` have
-    the times in front.
+    """What `hj.estimation.particle_filter` returns. All arrays but `log_likelihood`
+    have the times in front.
 
     **Attributes:**
 

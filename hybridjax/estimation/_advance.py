@@ -29,9 +29,9 @@ class Flow(eqx.Module):
     system: FlatSystem
     solver: dfx.AbstractSolver
     controller: dfx.AbstractStepSizeController | None
+    saltation: Bool[Array, ""]
     max_steps: int = eqx.field(static=True)
     max_events: int = eqx.field(static=True)
-    saltation: bool = eqx.field(static=True)
     # With derivatives, or without.
     linearised: bool = eqx.field(static=True)
 
@@ -92,7 +92,9 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
     init = (x, mode, jnp.zeros_like(t), SUCCESSFUL)
     (*_, result), (passed, reached) = lax.scan(step, init, jnp.arange(3))
     first, here, there = (jtu.tree_map(lambda a, i=i: a[i], passed) for i in range(3))
-    here = dataclasses.replace(here, matrix=here.matrix @ first.matrix)
+    if flow.linearised:
+        matrix = jnp.matmul(here.matrix, first.matrix)
+        here = dataclasses.replace(here, matrix=matrix)
     return Advanced(here, there, reached[0], overdue & ~reached[0], result)
 
 

@@ -16,7 +16,7 @@ from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
-from ._problem import Problem, problem_of
+from ._problem import Given, given, Problem
 from ._results import choose, first_failure, RESULTS, SUCCESSFUL
 from ._roots import compress, triangle
 from ._update import innovation, update
@@ -193,7 +193,7 @@ def kalman_filter(
         linearizing hybrid dynamical systems*, (39), (40); Kong, Payne, Council,
         Johnson, *The salted Kalman filter*, Automatica 131, 2021.
     """
-    problem = problem_of(
+    inputs = given(
         system,
         t0,
         ts,
@@ -214,8 +214,8 @@ def kalman_filter(
     )
     run = outermost_jit(_filter) if is_outermost() else _filter
     with nans_allowed():
-        filtered, verdict = run(problem)
-    return certify(filtered, verdict, messages(problem)) if throw else filtered
+        filtered, verdict = run(inputs)
+    return certify(filtered, verdict, messages(inputs)) if throw else filtered
 
 
 class _Step(eqx.Module):
@@ -231,7 +231,9 @@ class _Step(eqx.Module):
     result: RESULTS  # pyright: ignore
 
 
-def _filter(problem: Problem):
+def _filter(given: Given):
+    problem = given.problem()
+
     def step(carry, inputs):
         return _step(problem, carry, inputs)
 

@@ -50,7 +50,7 @@ class Linearised(AbstractTimedSystem):
     # Events nearer than this are in one instant.
     tol: Float[Array, ""]
     # Without it events move columns by the Jacobian of the reset.
-    saltation: bool = eqx.field(static=True)
+    saltation: Bool[Array, ""]
 
     def time(self, s):
         return self.origin + self.sign * s
@@ -77,7 +77,7 @@ class Linearised(AbstractTimedSystem):
         there = event == n_guards
         event = jnp.minimum(event, n_guards - 1)
         after, mode_after = self.system.jump(time, before, mode, event)
-        inside = self._inside(t, before, mode, event, last) | (not self.saltation)
+        inside = self._inside(t, before, mode, event, last) | ~self.saltation
         nothing = jtu.tree_map(lambda _: None, self.system)
 
         def push(dx, dt):
@@ -89,8 +89,7 @@ class Linearised(AbstractTimedSystem):
         pushed, dt_now = columns, dt
         if columns.shape[1] > 0:
             pushed, dt_now = jax.vmap(push, (1, 0), (1, 0))(columns, dt)
-        if not self.saltation:
-            dt_now = dt
+        dt_now = jnp.where(self.saltation, dt_now, dt)
         x, mode = where(there, (x, mode), ((after, pushed, (dt_now, t)), mode_after))
         return x, (mode, jnp.where(there, REWOUND, way))
 

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PyTree
 
 from .._jax.branch import switch
 from .._jax.gate import gate
-from .._jax.tracing import is_traced
 from .._systems.automaton import HybridAutomaton, ModalState
 
 
@@ -47,8 +46,7 @@ def measurement_of(
     **Raises:**
 
     - `ValueError` if there is no measurement of a mode, or one of another size than
-        `ys`; or if the root of its noise has another number of rows, or is known not to
-        have full rank.
+        `ys`; or if the root of its noise has another number of rows.
     """
     if isinstance(measurement, Mapping):
         measurement = _by_mode(system, measurement, n_entries, t, x, args)
@@ -77,9 +75,6 @@ def measurement_of(
             f"deviation of `sigma` in each, pass `sigma * jnp.eye({n_entries})`; for a "
             "covariance, its `jnp.linalg.cholesky`."
         )
-    known = not callable(measurement_root) and not is_traced(measurement_root)
-    if known:
-        check_full_rank(measurement_root)
     return model
 
 
@@ -93,7 +88,15 @@ def _check_size(struct, n_entries, of):
 
 
 def check_full_rank(root):
+    """A root that is known; that it is a matrix is checked elsewhere.
+
+    **Raises:**
+
+    - `ValueError` if its rows are not linearly independent.
+    """
     root = np.asarray(root)
+    if root.ndim != 2:
+        return
     if not np.all(np.isfinite(root)) or np.linalg.matrix_rank(root) < root.shape[0]:
         raise ValueError(
             "Argument `measurement_root` must have linearly independent rows, so that "

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._jax.errors import Messages, Verdict
-from ._problem import Problem
+from ._problem import Given, Problem
 from ._results import RESULTS, SUCCESSFUL
 
 
@@ -20,11 +20,8 @@ def last_of(results):
     return jtu.tree_map(lambda a: a[-1], results)
 
 
-def messages(problem: Problem) -> Messages:
-    bounds = {
-        "max_steps": problem.flow.max_steps,
-        "max_events": problem.flow.max_events,
-    }
+def messages(given: Given) -> Messages:
+    bounds = {"max_steps": given.max_steps, "max_events": given.max_events}
 
     def failure(values):
         result, number, t = values

@@ -19,7 +19,7 @@ from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
-from ._problem import Problem, problem_of
+from ._problem import Given, given, Problem
 from ._results import choose, first_failure, RESULTS, SUCCESSFUL
 from ._roots import triangle
 from ._update import innovation
@@ -121,7 +121,7 @@ def particle_filter(
         raise ValueError(
             f"Argument `num_particles` must be at least 1, but it is {num_particles}."
         )
-    problem = problem_of(
+    inputs = given(
         system,
         t0,
         ts,
@@ -142,14 +142,15 @@ def particle_filter(
     )
     run = outermost_jit(_filter) if is_outermost() else _filter
     with nans_allowed():
-        solution, verdict = run(problem, key, num_particles)
-    return certify(solution, verdict, messages(problem)) if throw else solution
+        solution, verdict = run(inputs, key, num_particles)
+    return certify(solution, verdict, messages(inputs)) if throw else solution
 
 
-def _filter(problem: Problem, key, number):
+def _filter(given: Given, key, number):
+    problem = given.problem()
     key, first = jr.split(key)
     draw = jr.normal(first, (number, problem.root0.shape[1]), problem.x0.dtype)
-    xs = problem.x0 + jnp.matmul(draw, problem.root0.T)
+    xs = problem.x0[None] + jnp.matmul(draw, problem.root0.T)
     modes = jtu.tree_map(
         lambda m: jnp.broadcast_to(m, (number, *m.shape)), problem.mode0
     )
@@ -197,8 +198,8 @@ def _step(problem: Problem, number, carry, inputs):
     xs = jnp.where((weights > -jnp.inf)[:, None], xs, 0)
     share = jnp.exp(weights)
     mean = share @ xs
-    apart = xs - mean
-    covariance = jnp.matmul(apart.T * share, apart)
+    apart = xs - mean[None]
+    covariance = jnp.matmul(apart.T * share[None], apart)
     effective = 1 / jnp.sum(share**2)
     out = (xs, weights, mean, covariance, effective, likelihood)
     out = nan_unless(result == SUCCESSFUL, out), modes, result

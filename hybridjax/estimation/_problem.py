@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
+import diffrax as dfx
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._jax.tracing import is_traced
-from .._steps.method import default_controller, tolerance
+from .._steps.method import default_controller, dynamic_tolerances, tolerance
 from .._systems.flat import flatten_system
 from .._systems.rest import at_tolerance
-from .._systems.start import start
+from .._systems.start import Start, start
 from ._advance import Flow
-from ._measurement import Measurement, measurement_of
+from ._measurement import check_full_rank, Measurement, measurement_of
 
 
 class Problem(eqx.Module):
@@ -53,7 +53,73 @@ class Problem(eqx.Module):
         return ts[:-1], ts[1:], ys
 
 
-def problem_of(
+class Given(eqx.Module):
+    """What a filter was given. What is known has been checked; it passes `jax.jit`."""
+
+    begin: Start
+    ts: Array
+    ys: Array
+    root0: Array
+    args: PyTree
+    measurement: Any
+    measurement_root: Any
+    process_root: Any
+    solver: dfx.AbstractSolver
+    controller: dfx.AbstractStepSizeController
+    saltation: Bool[Array, ""]
+    max_steps: int = eqx.field(static=True)
+    max_events: int = eqx.field(static=True)
+    linearised: bool = eqx.field(static=True)
+
+    def problem(self) -> Problem:
+        """
+        **Raises:**
+
+        - `ValueError` for shapes that do not fit; it names the argument.
+        """
+        begin, args = self.begin, self.args
+        point, dtype = (begin.t, begin.x, begin.mode), begin.t.dtype
+        system = at_tolerance(begin.system, tolerance("atol", self.controller))
+        flat, x0, unravel = flatten_system(system, *point, args, self.solver)
+        root = self.process_root
+        if root is None:
+            root = jnp.zeros((x0.size, 1), dtype)
+        shown = eqx.filter_eval_shape(root, *point, args) if callable(root) else root
+        _check_root("root0", self.root0, x0.size)
+        _check_root("process_root", shown, x0.size)
+        measurement = measurement_of(
+            begin.system,
+            self.measurement,
+            self.measurement_root,
+            self.ys.shape[1],
+            *point,
+            args,
+            unravel,
+        )
+        flow = Flow(
+            flat,
+            self.solver,
+            self.controller,
+            max_steps=self.max_steps,
+            max_events=self.max_events,
+            saltation=self.saltation,
+            linearised=self.linearised,
+        )
+        return Problem(
+            flow=flow,
+            measurement=measurement,
+            process_root=root,
+            t0=begin.t,
+            ts=self.ts.astype(dtype),
+            ys=self.ys.astype(dtype),
+            x0=x0,
+            root0=self.root0.astype(dtype),
+            mode0=jtu.tree_map(jnp.asarray, begin.mode),
+            unravel=unravel,
+        )
+
+
+def given(
     system,
     t0,
     ts,
@@ -63,13 +129,12 @@ def problem_of(
     mode0,
     args,
     *,
-    measurement,
     measurement_root,
     process_root,
-    solver,
     stepsize_controller,
-    **flow,
-) -> Problem:
+    saltation,
+    **options,
+) -> Given:
     """
     **Raises:**
 
@@ -78,47 +143,30 @@ def problem_of(
     begin = start(
         system, t0, x0, mode0, args, t_name="t0", x_name="x0", mode_name="mode0"
     )
-    x, dtype = begin.x, begin.t.dtype
-    flat, unravel = ravel_pytree(x)
+    dtype = begin.t.dtype
     _check_times(t0, ts)
-    ts, ys = jnp.asarray(ts, dtype), jnp.asarray(ys, dtype)
-    if ys.ndim != 2 or ys.shape[0] != ts.shape[0]:
+    if jnp.ndim(ys) != 2 or jnp.shape(ys)[0] != jnp.size(ts):
         raise ValueError(
-            f"Argument `ys` must have shape ({ts.shape[0]}, m), a row of m entries for "
-            f"each of the times `ts`, but it is {ys.shape}. Pass `ys[:, None]` if "
-            "there is one entry at each time."
+            f"Argument `ys` must have shape ({jnp.size(ts)}, m), a row of m entries "
+            f"for each of the times `ts`, but it is {jnp.shape(ys)}. Pass "
+            "`ys[:, None]` if there is one entry at each time."
         )
-    point = (begin.t, x, begin.mode)
-    if process_root is None:
-        process_root = jnp.zeros((flat.size, 1), dtype)
-    given = process_root
-    if callable(process_root):
-        given = eqx.filter_eval_shape(process_root, *point, args)
-    _check_root("root0", root0, flat.size)
-    _check_root("process_root", given, flat.size)
+    if not callable(measurement_root) and not is_traced(measurement_root):
+        check_full_rank(measurement_root)
     if stepsize_controller is None:
         stepsize_controller = default_controller(dtype)
-    tolerant = at_tolerance(begin.system, tolerance("atol", stepsize_controller))
-    system_, x_flat, unravel = flatten_system(tolerant, *point, args, solver)
-    return Problem(
-        flow=Flow(system_, solver, stepsize_controller, **flow),
-        measurement=measurement_of(
-            begin.system,
-            measurement,
-            measurement_root,
-            ys.shape[1],
-            *point,
-            args,
-            unravel,
-        ),
-        process_root=process_root,
-        t0=begin.t,
-        ts=ts,
-        ys=ys,
-        x0=x_flat,
-        root0=jnp.asarray(root0, dtype),
-        mode0=jtu.tree_map(jnp.asarray, begin.mode),
-        unravel=unravel,
+    array = lambda root: root if root is None or callable(root) else jnp.asarray(root)
+    return Given(
+        begin=begin,
+        ts=jnp.asarray(ts),
+        ys=jnp.asarray(ys),
+        root0=jnp.asarray(root0),
+        args=args,
+        measurement_root=array(measurement_root),
+        process_root=array(process_root),
+        controller=dynamic_tolerances(stepsize_controller, dtype),
+        saltation=jnp.asarray(saltation),
+        **options,
     )
 
 

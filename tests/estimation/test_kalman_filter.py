@@ -3,6 +3,7 @@
 import functools
 
 import hybridjax as hj
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,8 +16,8 @@ TIMES = np.array([0.0, 0.2, 0.35, 0.4, 0.4, 0.47, 0.6, 0.85, 1.1])
 NAMES = ("height", "speed", "gravity", "restitution", "deviation", "process")
 
 
-def filtered(z, ys, dtype=jnp.float64):
-    height, speed, gravity, restitution, deviation, process = z.astype(dtype)
+def filtered(z, ys):
+    height, speed, gravity, restitution, deviation, process = z
     return hj.estimation.kalman_filter(
         hj.models.BouncingBall(gravity, restitution),
         0.0,
@@ -109,3 +110,17 @@ def test_failed_lane():
     np.testing.assert_array_equal(failed, [False] * 10 + [True])
     assert np.all(np.isnan(out.xs[-1])) and np.isnan(values[-1, 0])
     assert np.all(np.isfinite(values[:-1]))
+
+
+def test_single_precision():
+    zs, ys, (*_, out) = cases()
+    single = jax.jit(
+        jax.vmap(lambda z, y: filtered(z, y.astype(z.dtype))),
+        compiler_options=hj.compiler_options("fast_to_compile"),
+    )
+    got = single(jnp.asarray(zs, jnp.float32), ys)
+    assert got.roots.dtype == jnp.float32
+    np.testing.assert_allclose(got.xs, out.xs, atol=2e-4)
+    square = lambda roots: roots @ roots.swapaxes(-1, -2)
+    np.testing.assert_allclose(square(got.roots), square(out.roots), atol=1e-5)
+    np.testing.assert_allclose(got.log_likelihood, out.log_likelihood, rtol=1e-3)

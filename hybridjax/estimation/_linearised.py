@@ -1,6 +1,5 @@
 """A system together with the derivative of its flow, as one hybrid system."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu

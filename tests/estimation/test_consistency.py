@@ -1,5 +1,5 @@
-"""Is the covariance that of the error? Trials of a ball whose sensor sees nothing of the
-impacts, so that it cannot be unknown, at a measurement, whether there was one."""
+"""Is the covariance that of the error? Trials of a ball whose sensor sees nothing of
+the impacts, so that it cannot be unknown, at a measurement, whether there was one."""
 
 import functools
 
@@ -7,7 +7,6 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy.stats import chi2
 
 from . import ball
@@ -21,7 +20,7 @@ BLIND = 1.5  # the height below which nothing is measured
 
 @functools.cache
 def trials():
-    """True states, and their heights as measured: at all times, and at every tenth."""
+    """True states, and their heights as measured, at every tenth of the times."""
     rng = np.random.default_rng(1)
     x = START + np.sqrt(VARIANCE0) * rng.normal(size=(TRIALS, 2))
     xs = []
@@ -44,55 +43,71 @@ def trials():
     xs = np.stack(xs, axis=1)
     ys = xs[:, :, 0] + np.sqrt(NOISE) * rng.normal(size=xs.shape[:2])
     ys[xs[:, :, 0] < BLIND] = np.nan
-    sparse = np.full_like(ys, np.nan)
-    sparse[:, 9::10] = ys[:, 9::10]
-    return xs, np.stack([ys, sparse])
+    ys[:, np.arange(STEPS) % 10 != 9] = np.nan
+    return xs, ys
 
 
-@functools.cache
-def filtered(saltation):
-    def run(ys, saltation):
-        return hj.estimation.kalman_filter(
-            hj.models.BouncingBall(GRAVITY, RESTITUTION),
-            0.0,
-            DT * np.arange(1, STEPS + 1),
-            ys[:, None],
-            jnp.asarray(START),
-            np.sqrt(VARIANCE0) * jnp.eye(2),
-            0,
-            measurement=lambda t, x, mode, args: x[:1],
-            measurement_root=np.sqrt(NOISE) * jnp.eye(1),
-            # The noise of a step is that of a unit of time, times its length.
-            process_root=np.sqrt(PROCESS / DT) * jnp.eye(2),
-            saltation=saltation,
-            max_steps=64,
-            throw=False,
-        )
-
-    return run
-
-
-@functools.cache
-def errors():
-    """By kind of filter and by how much was measured: the normalised squares of errors
-    and of innovations."""
-    xs, ys = trials()
-    run = jax.vmap(filtered(True), (0, None))
-    program = jax.jit(
-        jax.vmap(jax.vmap(run, (0, None)), (None, 0)),
-        compiler_options=hj.compiler_options("fast_to_compile"),
+def filtered(ys, saltation):
+    return hj.estimation.kalman_filter(
+        hj.models.BouncingBall(GRAVITY, RESTITUTION),
+        0.0,
+        DT * np.arange(1, STEPS + 1),
+        ys[:, None],
+        jnp.asarray(START),
+        np.sqrt(VARIANCE0) * jnp.eye(2),
+        0,
+        measurement=lambda t, x, mode, args: x[:1],
+        measurement_root=np.sqrt(NOISE) * jnp.eye(1),
+        # The noise of a step is that of a unit of time, times its length.
+        process_root=np.sqrt(PROCESS / DT) * jnp.eye(2),
+        saltation=saltation,
+        max_steps=64,
+        throw=False,
     )
+
+
+SALTED, NAIVE = 0, 1
+
+
+@functools.cache
+def squares():
+    """Normalised squares of errors and of innovations, by kind of filter; NaN where it
+    cannot be known whether the ball has bounced, and where nothing was measured."""
+    xs, ys = trials()
+    batch = jax.vmap(jax.vmap(filtered, (0, None)), (None, 0))
+    program = jax.jit(batch, compiler_options=hj.compiler_options("fast_to_compile"))
     out = program(ys, np.array([True, False]))
     assert np.all(out.result == hj.estimation.RESULTS.successful)
     error = np.asarray(out.xs) - xs
     white = np.linalg.solve(np.asarray(out.roots), error[..., None])[..., 0]
-    return np.sum(white**2, axis=-1), np.asarray(out.nis), error
+    nees = np.where(xs[:, :, 0] > BLIND, np.sum(white**2, axis=-1), np.nan)
+    return nees, np.where(np.isnan(ys), np.nan, out.nis)
 
 
-def share_in_band(squares, of, degrees):
-    """At how many of the times the mean over trials is in its 95 % band."""
-    count = of.sum(axis=0)
-    mean = np.sum(squares * of, axis=0) / np.maximum(count, 1)
-    low, high = chi2.ppf([[0.025], [0.975]], degrees * count) / np.maximum(count, 1)
-    use = count > TRIALS // 2
-    return np.mean((low < mean) & (mean < high), where=use), mean
+def score(values, expected):
+    """The mean over time of each trial: by how many standard errors the mean of these
+    is off. Trials are independent, times are not."""
+    each = np.nanmean(values, axis=1)
+    return (each.mean() - expected) / (each.std(ddof=1) / np.sqrt(TRIALS))
+
+
+def test_consistent():
+    nees, nis = squares()
+    assert abs(score(nees[SALTED], 2)) < 1.96
+    assert abs(score(nis[SALTED], 1)) < 1.96
+
+
+def test_without_saltation():
+    nees, nis = squares()
+    assert abs(score(nees[NAIVE], 2)) > 1.96
+    assert abs(score(nis[NAIVE], 1)) > 1.96
+
+
+def test_after_an_impact():
+    # At each time until something is measured again, the mean over trials.
+    nees, _ = squares()
+    step = np.arange(43, 49)
+    low, high = chi2.ppf([0.025, 0.975], 2 * TRIALS) / TRIALS
+    mean = np.nanmean(nees[:, :, step], axis=1)
+    assert np.all((low < mean[SALTED]) & (mean[SALTED] < high))
+    assert np.all(mean[NAIVE] < low)

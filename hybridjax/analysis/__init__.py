@@ -2,7 +2,18 @@
 periodic orbits, multipliers, exponents, covariances."""
 
 from .._jax.signature import make_readable
+from ._bifurcations import Bifurcation as Bifurcation
+from ._continuation import Branch as Branch, continue_orbit as continue_orbit
+from ._covariance import (
+    propagate_covariance as propagate_covariance,
+    Uncertain as Uncertain,
+)
 from ._floquet import floquet_multipliers as floquet_multipliers
+from ._lyapunov import (
+    lyapunov_exponents as lyapunov_exponents,
+    LyapunovExponents as LyapunovExponents,
+    LyapunovState as LyapunovState,
+)
 from ._monodromy import Monodromy as Monodromy, monodromy as monodromy
 from ._periodic_orbit import (
     periodic_orbit as periodic_orbit,

@@ -11,7 +11,7 @@ from .._solution.solution import Solution
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
 from ._pieces import flow_matrices, Pieces
-from ._results import certified, first_failure, result_of, RESULTS
+from ._results import certified, first_failure, result_of, RESULTS, success_if
 
 
 class Monodromy(eqx.Module):
@@ -92,7 +92,7 @@ def _monodromy(begin: Start, t1, args, options):
     here = begin.system, begin.t, t1, begin.x, begin.mode, args
     sol = simulate(*here, throw=False, **options)
     factors, successful = factors_of(begin.system, sol, args, options)
-    flows = RESULTS.where(successful, RESULTS.successful, RESULTS.max_steps_reached)
+    flows = success_if(successful, RESULTS.max_steps_reached)
     return Monodromy(
         matrix=product(factors),
         factors=factors,

@@ -13,6 +13,7 @@ import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Complex, Float, Int, PyTree
 
+from .._jax.branch import where
 from .._jax.compiler_options import in_one_program
 from .._loop.results import RESULTS as SIMULATION
 from .._simulate import simulate
@@ -21,7 +22,7 @@ from .._systems.start import as_time, Start
 from .._systems.system import AbstractHybridSystem
 from ._floquet import floquet_multipliers
 from ._monodromy import factors_of
-from ._results import certified, first_failure, RESULTS
+from ._results import certified, first_failure, RESULTS, success_if
 from ._return_map import Period, returned, Section, started
 from ._signature import Signature
 
@@ -66,7 +67,7 @@ class PeriodicOrbit(eqx.Module):
     @property
     def is_stable(self) -> Bool[Array, ""]:
         """Whether all multipliers but the trivial one are within the unit circle."""
-        return jnp.all((jnp.abs(self.multipliers) < 1) | self.trivial)
+        return jnp.all((jnp.abs(self.multipliers) < 1) | self.trivial, axis=-1)
 
 
 def periodic_orbit(
@@ -173,13 +174,14 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         begin, search, segments = given
         xs, period = unknown
         gaps = _gaps(begin, search, segments, xs, period, unravel)
+        distance = jnp.max(jnp.abs(gaps))
         if not unknown_period:
-            return gaps
+            return gaps, distance
         x_bar = segments.x[0]
         flow = begin.system.flow(begin.t, unravel(x_bar), begin.mode, search.args)
         direction = jax.lax.stop_gradient(ravel_pytree(flow)[0])
         direction = direction / jnp.linalg.norm(direction)
-        return gaps, jnp.dot(direction, xs[0] - x_bar)
+        return (gaps, jnp.dot(direction, xs[0] - x_bar)), distance
 
     period = jnp.asarray(guess.time) if unknown_period else None
     root = optx.root_find(
@@ -187,6 +189,7 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         search.solver,
         (segments.x, period),
         (begin, search, segments),
+        has_aux=True,
         # Of simultaneous events, the order that is recorded.
         options=dict(jac="bwd"),
         max_steps=search.max_iterations,
@@ -200,8 +203,9 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
     factors, flows = factors_of(
         begin.system, orbit.solution, search.args, search.options
     )
-    if search.wrap is not None:
-        wrapped = lambda x: ravel_pytree(search.wrap(unravel(x)))[0]
+    wrap = search.wrap
+    if wrap is not None:
+        wrapped = lambda x: ravel_pytree(wrap(unravel(x)))[0]
         x1 = ravel_pytree(orbit.solution.x1)[0]
         factors = jnp.concatenate([factors, jax.jacfwd(wrapped)(x1)[None]])
     multipliers = floquet_multipliers(factors)
@@ -209,19 +213,8 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
     trivial = jnp.arange(x_guess.shape[0]) == nearest
     if not isinstance(until, Section) and not until.autonomous:
         trivial = jnp.zeros_like(trivial)
-    okay = lambda flag, failure: RESULTS.where(flag, RESULTS.successful, failure)
-    result = first_failure(
-        first_failure(
-            first_failure(
-                guess.result,
-                okay(root.result == optx.RESULTS.successful, RESULTS.not_converged),
-            ),
-            orbit.result,
-        ),
-        okay(guess.signature.equals(orbit.signature), RESULTS.signature_changed),
-    )
-    gaps = residual((xs, period), (begin, search, segments))
-    distance = [jnp.max(jnp.abs(gap)) for gap in jtu.tree_leaves(gaps)]
+    converged = root.result == optx.RESULTS.successful
+    same = guess.signature.equals(orbit.signature)
     return PeriodicOrbit(
         x=begin.x,
         mode=begin.mode,
@@ -231,10 +224,16 @@ def orbit_near(begin: Start, search: _Search) -> PeriodicOrbit:
         trivial=trivial,
         factors=factors,
         normal_speed=orbit.normal_speed,
-        residual=jnp.max(jnp.stack(distance)),
+        residual=root.aux,
         num_iterations=root.stats["num_steps"],
         solution=orbit.solution,
-        result=first_failure(result, okay(flows, RESULTS.max_steps_reached)),
+        result=first_failure(
+            guess.result,
+            success_if(converged, RESULTS.not_converged),
+            orbit.result,
+            success_if(flows, RESULTS.max_steps_reached),
+            success_if(same, RESULTS.signature_changed),
+        ),
     )
 
 
@@ -265,43 +264,31 @@ def _number_of_guards(begin: Start, search: _Search) -> int:
 
 def _gaps(begin: Start, search: _Search, segments: _Segments, xs, period, unravel):
     """From the end of each segment to the start of the next."""
-    until, n = search.until, search.num_segments
+    until, n, dtype = search.until, search.num_segments, begin.t.dtype
+    is_last = jnp.arange(n) == n - 1
+    if isinstance(until, Section):
+        starts = begin.t + segments.durations
+        last = begin.t + as_time(until.max_time, dtype, "max_time")
+        ends = jnp.where(is_last, last, jnp.roll(starts, -1))
+    else:
+        whole = as_time(until.value, dtype, "value") if period is None else period
+        starts = begin.t + whole * jnp.arange(n) / n
+        ends = starts + whole / n
 
-    def end(i, duration, x, mode, count):
-        t, options = begin.t + duration, dict(search.options)
+    def end(is_last, t0, t1, x, mode, count):
+        here, options = (begin.system, t0, t1, unravel(x), mode), dict(search.options)
+        crossed = True
         if isinstance(until, Section):
-            dtype = begin.t.dtype
-            last = begin.t + as_time(until.max_time, dtype, "max_time")
-            t1 = (
-                last
-                if n == 1
-                else jnp.where(i == n - 1, last, t + segments.durations[1])
-            )
             options["terminal_event"] = eqx.tree_at(
                 lambda e: e.count, until.terminal, count
             )
-        else:
-            t1 = t + whole / n
-        sol = simulate(
-            begin.system, t, t1, unravel(x), mode, search.args, throw=False, **options
-        )
+        sol = simulate(*here, search.args, throw=False, **options)
         x1 = sol.x1
         if search.wrap is not None:
-            x1 = jtu.tree_map(
-                lambda a, b: jnp.where(i == n - 1, a, b), search.wrap(x1), x1
-            )
-        okay = sol.successful
+            x1 = where(is_last, search.wrap(x1), x1)
         if isinstance(until, Section):
-            okay &= (sol.result == SIMULATION.event_occurred) | (i < n - 1)
-        return jnp.where(okay, ravel_pytree(x1)[0], jnp.nan)
+            crossed = (sol.result == SIMULATION.event_occurred) | ~is_last
+        return jnp.where(sol.successful & crossed, ravel_pytree(x1)[0], jnp.nan)
 
-    if isinstance(until, Section):
-        whole = None
-        durations = segments.durations
-    else:
-        whole = (
-            as_time(until.value, begin.t.dtype, "value") if period is None else period
-        )
-        durations = whole * jnp.arange(n) / n
-    ends = jax.vmap(end)(jnp.arange(n), durations, xs, segments.mode, segments.counts)
-    return ends - jnp.roll(xs, -1, axis=0)
+    gaps = jax.vmap(end)(is_last, starts, ends, xs, segments.mode, segments.counts)
+    return gaps - jnp.roll(xs, -1, axis=0)

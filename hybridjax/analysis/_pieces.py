@@ -56,15 +56,19 @@ class Pieces(eqx.Module):
         )
 
 
+def end_of_piece(t0, t1) -> Float[Array, ""]:
+    """`t1`, or `t0` if the piece is too short to be simulated: it is empty then."""
+    span, eps = t1 - t0, jnp.finfo(t0.dtype).eps
+    short = span < LEAST_INTERVAL * eps * (jnp.abs(t0) + jnp.abs(span))
+    return jnp.where(short, t0, t1)
+
+
 def flow_matrix(
     system: AbstractHybridSystem, t0, t1, x0, mode, unravel, args, options
 ) -> tuple[Float[Array, " n"], Float[Array, "n n"], Bool[Array, ""]]:
     """The flow in one mode, from `t0` to `t1`: the state, raveled, its derivative by
     the one at `t0`, and whether that was successful."""
-    # What is too short to be simulated is empty.
-    span, eps = t1 - t0, jnp.finfo(t0.dtype).eps
-    short = span < LEAST_INTERVAL * eps * (jnp.abs(t0) + jnp.abs(span))
-    t1 = jnp.where(short, t0, t1)
+    t1 = end_of_piece(t0, t1)
 
     def end(x):
         sol = simulate(

@@ -1,3 +1,5 @@
+from typing import Any
+
 from .._jax.errors import certify, Messages, Verdict
 from .._loop.results import (
     call_success_by_name,
@@ -9,18 +11,18 @@ from .._loop.results import (
 with extending():
 
     class RESULTS(SIMULATION):  # pyright: ignore[reportGeneralTypeIssues]
-        """How an analysis ended: as a simulation did on which it rests, `successful` or one
-        of the failures of `hj.RESULTS`; or with `section_not_crossed`, `not_converged` or
-        `signature_changed`. Extends `hj.RESULTS`."""
+        """How an analysis ended: as a simulation did on which it rests, `successful` or
+        one of the failures of `hj.RESULTS`; or with `section_not_crossed`,
+        `not_converged` or `signature_changed`. Extends `hj.RESULTS`."""
 
         section_not_crossed = (
-            "The section was not crossed as often as asked within its `max_time`. Begin "
-            "nearer to an orbit, name another event, or give more time."
+            "The section was not crossed as often as asked within its `max_time`. "
+            "Begin nearer to an orbit, name another event, or give more time."
         )
         not_converged = (
-            "The iteration did not converge to a periodic orbit. Begin nearer to one (a "
-            "simulation approaches an orbit that is stable), use `num_segments` for one "
-            "that is very unstable, or `optimistix.LevenbergMarquardt` as `solver`."
+            "The iteration did not converge to a periodic orbit. Begin nearer to one "
+            "(a simulation approaches an orbit that is stable), use `num_segments` for "
+            "one that is very unstable, or `optimistix.LevenbergMarquardt` as `solver`."
         )
         signature_changed = (
             "There is a periodic orbit, but the sequence of its events and modes is "
@@ -32,16 +34,26 @@ with extending():
 call_success_by_name(RESULTS)
 
 
+# Type checkers take the items of an enumeration for strings.
+SUCCESS: Any = RESULTS.successful
+
+
+def success_if(flag, failure: Any):
+    return RESULTS.where(flag, SUCCESS, failure)
+
+
 def result_of(sol):
     """The result of a simulation among those of an analysis. A terminal event is
     success."""
-    result = RESULTS.promote(sol.result)
-    return RESULTS.where(sol.successful, RESULTS.successful, result)
+    return success_if(sol.successful, RESULTS.promote(sol.result))
 
 
-def first_failure(first, second):
-    """`first`, or `second` where that was successful."""
-    return RESULTS.where(first == RESULTS.successful, second, first)
+def first_failure(*results: Any):
+    """The first that is no success, if there is one."""
+    *before, last = results
+    for result in reversed(before):
+        last = RESULTS.where(result == SUCCESS, last, result)
+    return last
 
 
 def certified(tree, result):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -17,7 +16,7 @@ from .._solution.path import nan_unless
 from .._solution.solution import Solution
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
-from ._results import certified, result_of, RESULTS
+from ._results import certified, first_failure, result_of, RESULTS, success_if
 from ._signature import least_normal_speed, Signature
 
 
@@ -172,8 +171,8 @@ def returned(begin: Start, until, args, wrap, options) -> Return:
         sol = simulate(*here, begin.t + time, *there, throw=False, **options)
     result = result_of(sol)
     if isinstance(until, Section):
-        missed = sol.result == SIMULATION.successful
-        result = RESULTS.where(missed, RESULTS.section_not_crossed, result)
+        crossed = sol.result != SIMULATION.successful
+        result = first_failure(success_if(crossed, RESULTS.section_not_crossed), result)
     x = sol.x1 if wrap is None else wrap(sol.x1)
     return Return(
         x=nan_unless(result == RESULTS.successful, x),

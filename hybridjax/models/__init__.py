@@ -15,6 +15,7 @@ from ._bodies.corners import (
     rocking_block as rocking_block,
     rod as rod,
 )
+from ._bodies.impact_oscillator import ImpactOscillator as ImpactOscillator
 from ._bodies.incline import (
     block_on_incline as block_on_incline,
     point_mass_on_slope as point_mass_on_slope,
@@ -41,6 +42,7 @@ from ._legged.robots import (
     planar_biped as planar_biped,
     planar_monoped as planar_monoped,
 )
+from ._legged.simplest_walker import SimplestWalker as SimplestWalker
 from ._legged.soft_biped import soft_biped as soft_biped
 from ._legged.spring_hopper import (
     spring_hopper as spring_hopper,

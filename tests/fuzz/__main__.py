@@ -24,6 +24,7 @@ from .core import (
     draw,
     join,
     judge,
+    program,
     REFUSED,
     VERDICTS,
     WRONG_DERIVATIVE,
@@ -114,6 +115,10 @@ def main():
             counts = _run(family, setting, n, options.seed, folder)
             total += counts
             row(name, setting.name, counts, time.perf_counter() - start)
+            # No more than one setting needs it: of hundreds of programs, a process runs
+            # out of maps of its memory.
+            program.cache_clear()
+            jax.clear_caches()
     row("all", "", total, time.perf_counter() - begin)
     if total[WRONG_VALUE] + total[WRONG_DERIVATIVE] > 0:
         raise SystemExit(1)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .core import Batch, judge, reference, run_library, VERDICTS
+from .core import Batch, judge, reference, run_library, saved_times, VERDICTS
 
 
 _SCRIPT = '''"""{family}, {setting}: {verdict}.
@@ -57,7 +57,7 @@ def show(family_name: str, setting_name: str, lane: Batch):
     (setting,) = (s for s in settings(family) if s.name == setting_name)
     lane = Batch(*(np.asarray(a)[None] for a in lane))
     value, pushed, pulled, extra = run_library(family, setting, lane)
-    expected = reference(family, lane.z, setting.how == "saveat")
+    expected = reference(family, lane.z, saved_times(setting, lane.z))
     found = judge(family, setting, lane, np.random.default_rng(0))
     rows = value.shape[1]
     jacobian = expected.jacobian[0, :rows]

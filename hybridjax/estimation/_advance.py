@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from .._events.locate import corner_tolerance
 from .._events.terminal_event import TerminalEvent
-from .._jax.branch import where
+from .._jax.branch import cond_any, where
 from .._simulate import simulate
 from .._systems.flat import FlatSystem
 from ._linearised import FORWARD, Linearised
@@ -66,7 +66,7 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
     A measurement, or noise, may have put it beyond a guard: that event has happened
     before. So the point goes back to the guard by the frozen field, in which it is
     thought of, jumps there, and comes on again to the time `t`. Three simulations:
-    back, on to `t`, on to `t_next`. Those that are not needed have no length.
+    back, on to `t`, on to `t_next`; the first two only where they are needed.
     """
     guard, horizon = _overdue(flow.system, t, x, mode)
     overdue = horizon > 0
@@ -78,16 +78,25 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
         span = jnp.where(is_back, horizon, jnp.where(is_last, t_next - t, back))
         way = jnp.where(is_back & overdue, guard, FORWARD)
         sign = jnp.where(is_back, -jnp.ones_like(t), 1)
-        sol = _simulate(flow, origin, sign, span, x, mode, way)
-        reached = sol.result == RESULTS.event_occurred
+        here = Passed(x, mode, _identity(flow, x))
+        stays = here, jnp.asarray(False), span, SUCCESSFUL
+
+        def moves(x, mode):
+            sol = _simulate(flow, origin, sign, span, x, mode, way)
+            reached = sol.result == RESULTS.event_occurred
+            passed = Passed(sol.x1[0], sol.mode1[0], sol.x1[1])
+            return passed, reached, sol.t1, sol.result
+
+        # Most of the time no lane has met a guard too late.
+        needed = is_last | (span > 0)
+        moved = cond_any(needed, moves, lambda x, mode: stays, x, mode)
+        passed, reached, time, ended = where(needed, moved, stays)
         # Back to nowhere is not at all.
-        moved = Passed(sol.x1[0], sol.mode1[0], sol.x1[1])
-        stays = Passed(x, mode, _identity(flow, x))
-        moved = where(is_back & ~reached, stays, moved)
-        back = jnp.where(is_back, jnp.where(reached, sol.t1, 0), back)
-        ended = choose(is_back, SUCCESSFUL, sol.result)
-        carry = moved.x, moved.mode, back, first_failure(result, ended)
-        return carry, (moved, reached)
+        passed = where(is_back & ~reached, here, passed)
+        back = jnp.where(is_back, jnp.where(reached, time, 0), back)
+        ended = choose(is_back, SUCCESSFUL, ended)
+        carry = passed.x, passed.mode, back, first_failure(result, ended)
+        return carry, (passed, reached)
 
     init = (x, mode, jnp.zeros_like(t), SUCCESSFUL)
     (*_, result), (passed, reached) = lax.scan(step, init, jnp.arange(3))

@@ -128,9 +128,14 @@ def kalman_filter(
     extended*: near an event it may be as far from the state, at equal time, as that
     jumps.
 
-    The filter is first order, and knows one mode at a time: where the covariance
-    straddles a kink, or a guard that is only grazed, it is wrong.
-    `hj.estimation.particle_filter` is not.
+    !!! warning
+
+        The filter is of first order, and knows one mode at a time. It is wrong where
+        that is too little: at a measurement while it is uncertain, by the covariance,
+        whether an event has happened; and at events that are slow, as the saltation
+        matrix grows like one over the speed at which the guard is met: of a ball that
+        comes to rest it makes any estimate. `hj.estimation.particle_filter` is right
+        in both.
 
     The result is differentiable, in forward and in reverse mode, once: parameters of
     the system, `args`, and roots of noise can be learnt by `log_likelihood`. Roots are

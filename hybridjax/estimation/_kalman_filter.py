@@ -161,7 +161,8 @@ def kalman_filter(
         before `t0`.
     - `ys`: what was measured, of shape `(times, m)`. NaN where an entry was not.
     - `root0`: a square root $L$ of the covariance of the state at `t0`, $P = L L^\top$,
-        with a row for each entry of the raveled state. Any rank.
+        with a row for each entry of the raveled state (of an automaton whose modes have
+        states of different structure, those of all modes). Any rank.
     - `measurement`: callable `(t, x, mode, args) -> y`, of shape `(m,)`; or, for a
         `hj.HybridAutomaton`, a mapping from the names of all its modes to callables
         `(t, x, args) -> y`, where `x` is the state of that mode.

@@ -8,6 +8,7 @@ from ._balls.ball_on_slope import ball_on_slope as ball_on_slope
 from ._balls.balls import Balls as Balls
 from ._balls.bouncing_ball import BouncingBall as BouncingBall
 from ._balls.paddle_juggler import paddle_juggler as paddle_juggler
+from ._balls.pushed_ball import PushedBall as PushedBall
 from ._balls.thrown_ball import ThrownBall as ThrownBall
 from ._balls.walled_ball import WalledBall as WalledBall
 from ._bodies.corners import (

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 
 jax.config.update("jax_enable_x64", True)
 
-import hybridjax as hj
 import matplotlib.pyplot as plt
 import numpy as np
 from _pictures import save

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 
 jax.config.update("jax_enable_x64", True)
 
-import hybridjax as hj
 import matplotlib.pyplot as plt
 import numpy as np
 from _pictures import save
-from hybridjax.analysis import continue_orbit, periodic_orbit, return_map, Section
+from hybridjax.analysis import continue_orbit, return_map, Section
 from hybridjax.models import CompassGait
 
 
@@ -39,14 +38,8 @@ def steps(count):
 # Orbits
 #
 
-orbit = periodic_orbit(walker(start), steps(1), x0, 0, **few)
-print(f"At 3 degrees a step takes {orbit.period:.6f} s. Its multipliers:")
-for multiplier, trivial in zip(orbit.multipliers, orbit.trivial, strict=True):
-    size = f"{multiplier:.6f}, of size {abs(multiplier):.6f}"
-    print(f"  {size}{' (a shift in time)' if trivial else ''}")
-
 branches, doublings = [], []
-x, slope, tangent = orbit.x, start, None
+x, slope, tangent = x0, start, None
 for count, length in ((1, 0.01), (2, 0.005), (4, 0.003)):
     branch = continue_orbit(
         walker,
@@ -62,6 +55,9 @@ for count, length in ((1, 0.01), (2, 0.005), (4, 0.003)):
         **few,
     )
     branches.append((count, branch))
+    if count == 1:
+        print(f"At 3 degrees a step takes {branch.period[0]:.6f} s. Its multipliers,")
+        print("beside that of a shift in time:", np.round(branch.multipliers[0], 6))
     found = [b for b in branch.bifurcations() if b.kind == "period_doubling"]
     if not found:
         break

@@ -10,7 +10,7 @@ Prints Markdown tables, of float64 and default tolerances:
   Gauss-Newton and with exact Hessians; the whole optimisation.
 - With CasADi (`pip install casadi`): IPOPT on the same problem, where the sequence of
   contacts is given: one impact, whose time is a variable.
-- A salted Kalman filter on a bouncing ball: steps per second, of one and of many filters
+- A salted Kalman filter on a bouncing ball: steps per second, of one filter and of many
   at once.
 
 An iteration's time is the difference of two runs with different numbers of iterations.
@@ -20,6 +20,7 @@ Takes two minutes on two cores.
 import argparse
 import functools
 import time
+from typing import Any
 
 import diffrax
 import hybridjax as hj
@@ -35,7 +36,7 @@ jax.config.update("jax_enable_x64", True)
 T1, RESTITUTION, GOAL, EFFORT, WEIGHT = 1.004, 0.7, 1.0, 1.25e-4, 100.0
 X0 = np.array([4.0, 0.0])
 FEW, MORE = 5, 15
-OPTIONS = dict(max_events=4, max_steps=32, solver=diffrax.Bosh3())
+OPTIONS: Any = dict(max_events=4, max_steps=32, solver=diffrax.Bosh3())
 
 
 def running(t, x, u):
@@ -129,15 +130,16 @@ def ilqr_table(n: int) -> None:
         jax.block_until_ready(fn(us))
         took = time.perf_counter() - start
         print(
-            f"\n{name}: cost {cost:.5f} after {count} iterations, {show_seconds(took)}; "
-            f"the gradient's norm is {norm / first:.1e} of its start."
+            f"\n{name}: cost {cost:.5f} after {count} iterations, "
+            f"{show_seconds(took)}; the gradient's norm is {norm / first:.1e} of its "
+            "start."
         )
 
 
 def casadi_row(n: int) -> None:
     """IPOPT, with one impact."""
     try:
-        import casadi as ca
+        import casadi as ca  # pyright: ignore
     except ImportError:
         print("\nCasADi is not installed.")
         return

@@ -6,6 +6,8 @@ iLQR linearises the trajectory through its bounces, and after a few iterations o
 left. Adam, given the gradients of the same cost, is still far away after 300 steps.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -29,7 +31,7 @@ ts = dt * jnp.arange(n + 1)
 ball = control.with_rates(PushedBall(restitution=0.7))
 x0 = jnp.array([4.0, 0.0]), jnp.zeros(1)
 guess = jnp.zeros((n, 1)).at[0].set(-100.0 / dt)
-options = dict(solver=diffrax.Bosh3(), max_events=4, max_steps=32)
+options: Any = dict(solver=diffrax.Bosh3(), max_events=4, max_steps=32)
 
 
 def running(t, x, rate):

@@ -6,6 +6,8 @@ same. Its orbits are found by Newton's method and followed by continuation, whet
 are stable or not; the attractor is found by walking. They agree.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -19,7 +21,7 @@ from hybridjax.analysis import continue_orbit, return_map, Section
 from hybridjax.models import CompassGait
 
 
-few = dict(max_events=8, max_steps=256)
+few: Any = dict(max_events=8, max_steps=256)
 start, end = np.deg2rad([3.0, 5.2])
 # Right after a landing: angles of swing and stance leg, and their rates.
 x0 = jnp.array([-0.3234, 0.2187, -0.3772, -1.0918])
@@ -137,7 +139,7 @@ save(figure, "compass_gait.png")
 
 
 # Where the orbit is stable, by a margin, walks come back to it.
-stable = slopes < doublings[0] - np.deg2rad(0.1)
+stable = np.asarray(slopes < doublings[0] - np.deg2rad(0.1))
 n = int(single.count)
 exact = np.interp(slopes, single.parameter[:n], single.period[:n])
 error = np.abs(times[:, -1] - exact)[stable].max()

@@ -8,6 +8,8 @@ knows that. With measurements that are few, it is the difference between a filte
 knows how wrong it is, and one that is too sure of itself.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -28,7 +30,7 @@ mean, spread = jnp.array([3.0, 0.0]), jnp.array([0.15, 0.3])  # m, m/s
 noise = 0.1  # m, of a measurement
 trials, until = 300, 3.0
 ts = jnp.array([0.25, 0.5, 1.1, 1.5, 1.9, 2.5, 3.0])
-few = dict(max_steps=64, max_events=8, throw=False)
+few: Any = dict(max_steps=64, max_events=8, throw=False)
 
 
 def draw(key):

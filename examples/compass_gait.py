@@ -144,5 +144,5 @@ n = int(single.count)
 exact = np.interp(slopes, single.parameter[:n], single.period[:n])
 error = np.abs(times[:, -1] - exact)[stable].max()
 print(f"Steps by walking differ from those of the orbit by {error:.1e} s at most.")
-assert error < 1e-4 and walks[stable].all()
+assert error < 1e-4  # not NaN: none of them fell
 assert len(doublings) == 3

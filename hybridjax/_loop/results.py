@@ -84,5 +84,18 @@ def result_name(index) -> str:
 
 
 def choose(pred, a: Any, b: Any) -> Any:
-    """`RESULTS.where`; type checkers take the items of an enumeration for strings."""
-    return RESULTS.where(pred, a, b)
+    """`where` of the enumeration of two results; type checkers take its items for
+    strings."""
+    return a._enumeration.where(pred, a, b)
+
+
+def success_if(flag, failure: Any) -> Any:
+    return choose(flag, failure._enumeration.successful, failure)
+
+
+def first_failure(*results: Any) -> Any:
+    """The first that is no success, if there is one."""
+    *before, last = results
+    for result in reversed(before):
+        last = choose(result == result._enumeration.successful, last, result)
+    return last

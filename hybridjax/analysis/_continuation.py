@@ -13,10 +13,11 @@ from jaxtyping import Array, Bool, Complex, Float, Int, PyTree
 
 from .._jax.branch import where
 from .._jax.compiler_options import in_one_program
+from .._loop.results import choose, success_if
 from .._systems.start import as_time, Start
 from .._systems.system import AbstractHybridSystem
 from ._bifurcations import Bifurcation, bifurcations_of, doubled_from
-from ._results import certified, RESULTS, SUCCESS, success_if
+from ._results import certified, RESULTS, SUCCESS
 from ._return_map import Period, returned, Section, started
 from ._signature import Signature
 
@@ -363,8 +364,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
     inside = (point[:, -1] >= low) & (point[:, -1] <= high)
     went_through = jnp.any(exists & ~inside) | ~carry[-2]
     grazes = last < _GRAZES * carry[-1]
-    grazing, stuck = _items(RESULTS.grazing, RESULTS.not_converged)
-    ended_by = RESULTS.where(grazes, grazing, stuck)
+    ended_by = choose(grazes, RESULTS.grazing, RESULTS.not_converged)
     return Branch(
         parameter=point[:, -1],
         x=jax.vmap(follow.unravel)(point[:, :n]),
@@ -376,12 +376,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
         arclength=reach,
         count=count,
         signature=carry[4],
-        result=RESULTS.where(went_through & (count > 0), SUCCESS, ended_by),
+        result=choose(went_through & (count > 0), SUCCESS, ended_by),
         is_autonomous=follow.unknown_period,
         _unravel=follow.unravel,
     )
-
-
-def _items(*items: Any) -> Any:
-    # Type checkers take them for strings.
-    return items

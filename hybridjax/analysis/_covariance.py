@@ -9,13 +9,14 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._jax.compiler_options import in_one_program
+from .._loop.results import first_failure, success_if
 from .._simulate import simulate
 from .._solution.solution import Solution
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
 from ._pieces import end_of_piece, flow_matrices, flow_options, Pieces
-from ._results import certified, first_failure, result_of, RESULTS, success_if
-from ._square_root import join_roots, symmetric_root
+from ._results import certified, result_of, RESULTS
+from ._square_root import compress, symmetric_root
 
 
 class Uncertain(eqx.Module):
@@ -133,12 +134,12 @@ def propagated(begin: Start, t1, root, diffusion, args, options) -> Uncertain:
     if diffusion is not None:
         noise, known = _noise(begin.system, pieces, diffusion, args, options)
         okay &= known
-    root = join_roots(root)
+    root = compress(root)
 
     def through(root, piece):
         flow, noise, event = piece
-        before = join_roots(flow @ root, noise)
-        after = join_roots(event @ before)
+        before = compress(jnp.concatenate([flow @ root, noise], axis=1))
+        after = compress(event @ before)
         return after, (before, after)
 
     root, (before, after) = lax.scan(through, root, (flows, noise, pieces.events))

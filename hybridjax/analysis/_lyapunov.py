@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, PyTree
 from .._jax.branch import where
 from .._jax.compiler_options import in_one_program
 from .._jax.tracing import is_traced
+from .._loop.results import first_failure
 from .._simulate import simulate
 from .._systems.start import as_time, start
 from .._systems.system import AbstractHybridSystem
-from ._results import certified, first_failure, result_of, RESULTS, SUCCESS
+from ._results import certified, result_of, RESULTS, SUCCESS
 
 
 class LyapunovState(eqx.Module):

@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._jax.compiler_options import in_one_program
+from .._loop.results import first_failure, success_if
 from .._simulate import simulate
 from .._solution.solution import Solution
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
 from ._pieces import flow_matrices, Pieces
-from ._results import certified, first_failure, result_of, RESULTS, success_if
+from ._results import certified, result_of, RESULTS
 
 
 class Monodromy(eqx.Module):

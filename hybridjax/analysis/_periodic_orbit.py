@@ -15,14 +15,14 @@ from jaxtyping import Array, Bool, Complex, Float, Int, PyTree
 
 from .._jax.branch import where
 from .._jax.compiler_options import in_one_program
-from .._loop.results import RESULTS as SIMULATION
+from .._loop.results import first_failure, RESULTS as SIMULATION, success_if
 from .._simulate import simulate
 from .._solution.solution import Solution
 from .._systems.start import as_time, Start
 from .._systems.system import AbstractHybridSystem
 from ._floquet import floquet_multipliers
 from ._monodromy import factors_of
-from ._results import certified, first_failure, RESULTS, success_if
+from ._results import certified, RESULTS
 from ._return_map import Period, returned, Section, started
 from ._signature import Signature
 

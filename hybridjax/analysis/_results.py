@@ -5,6 +5,7 @@ from .._loop.results import (
     call_success_by_name,
     extending,
     RESULTS as SIMULATION,
+    success_if,
 )
 
 
@@ -38,22 +39,10 @@ call_success_by_name(RESULTS)
 SUCCESS: Any = RESULTS.successful
 
 
-def success_if(flag, failure: Any):
-    return RESULTS.where(flag, SUCCESS, failure)
-
-
 def result_of(sol):
     """The result of a simulation among those of an analysis. A terminal event is
     success."""
     return success_if(sol.successful, RESULTS.promote(sol.result))
-
-
-def first_failure(*results: Any):
-    """The first that is no success, if there is one."""
-    *before, last = results
-    for result in reversed(before):
-        last = RESULTS.where(result == SUCCESS, last, result)
-    return last
 
 
 def certified(tree, result):

@@ -10,13 +10,13 @@ from jaxtyping import Array, Float, PyTree
 from .._events.terminal_event import TerminalEvent
 from .._jax.compiler_options import in_one_program
 from .._jax.tracing import is_traced
-from .._loop.results import RESULTS as SIMULATION
+from .._loop.results import first_failure, RESULTS as SIMULATION, success_if
 from .._simulate import simulate
 from .._solution.path import nan_unless
 from .._solution.solution import Solution
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
-from ._results import certified, first_failure, result_of, RESULTS, success_if
+from ._results import certified, result_of, RESULTS
 from ._signature import least_normal_speed, Signature
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree, Real
 
 from .._events.firing import same_time
 from .._jax.compiler_options import in_one_program
+from .._loop.results import success_if
 from .._simulate import simulate
 from .._solution.event_matrices import event_matrices
 from .._solution.solution import Solution
@@ -24,7 +25,7 @@ from .._systems.system import (
     names_of,
     next_time,
 )
-from ._results import RESULTS, success_if
+from ._results import RESULTS
 from ._riccati import check_definite, check_square
 
 

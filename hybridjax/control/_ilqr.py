@@ -13,10 +13,11 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Real
 
 from .._jax.compiler_options import in_one_program
 from .._jax.tracing import is_traced
+from .._loop.results import success_if
 from .._systems.system import AbstractHybridSystem
 from ._costs import Costs
 from ._iteration import ILQRLog, Iteration, State
-from ._results import RESULTS, SUCCESS, success_if
+from ._results import RESULTS, SUCCESS
 from ._stages import check_grid, make_stages, Stages
 
 

@@ -43,7 +43,3 @@ call_success_by_name(RESULTS)
 
 # Type checkers take the items of an enumeration for strings.
 SUCCESS: Any = RESULTS.successful
-
-
-def success_if(flag, failure: Any):
-    return RESULTS.where(flag, SUCCESS, failure)

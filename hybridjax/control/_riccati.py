@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 
 from .._jax.compiler_options import in_one_program
 from .._jax.tracing import is_traced
+from .._loop.results import success_if
 from ._costs import Model
-from ._results import RESULTS, success_if
+from ._results import RESULTS
 from ._sweep import Regularization, sweep
 
 

@@ -12,10 +12,11 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .._events.locate import corner_tolerance
 from .._events.terminal_event import TerminalEvent
 from .._jax.branch import cond_any, where
+from .._loop.results import choose, first_failure
 from .._simulate import simulate
 from .._systems.flat import FlatSystem
 from ._linearised import FORWARD, Linearised
-from ._results import choose, first_failure, RESULTS, SUCCESSFUL
+from ._results import RESULTS, SUCCESS
 
 
 # A parabola that meets the guard at all does so within twice the time in which its
@@ -79,7 +80,7 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
         way = jnp.where(is_back & overdue, guard, FORWARD)
         sign = jnp.where(is_back, -jnp.ones_like(t), 1)
         here = Passed(x, mode, _identity(flow, x))
-        stays = here, jnp.asarray(False), span, SUCCESSFUL
+        stays = here, jnp.asarray(False), span, SUCCESS
 
         def moves(x, mode):
             sol = _simulate(flow, origin, sign, span, x, mode, way)
@@ -94,11 +95,11 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
         # Back to nowhere is not at all.
         passed = where(is_back & ~reached, here, passed)
         back = jnp.where(is_back, jnp.where(reached, time, 0), back)
-        ended = choose(is_back, SUCCESSFUL, ended)
+        ended = choose(is_back, SUCCESS, ended)
         carry = passed.x, passed.mode, back, first_failure(result, ended)
         return carry, (passed, reached)
 
-    init = (x, mode, jnp.zeros_like(t), SUCCESSFUL)
+    init = (x, mode, jnp.zeros_like(t), SUCCESS)
     (*_, result), (passed, reached) = lax.scan(step, init, jnp.arange(3))
     first, here, there = (jtu.tree_map(lambda a, i=i: a[i], passed) for i in range(3))
     if flow.linearised:

@@ -12,13 +12,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 from .._jax.compiler_options import is_outermost, outermost_jit
 from .._jax.errors import certify
 from .._jax.tracing import nans_allowed
+from .._loop.results import choose, first_failure
 from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
+from ..analysis._square_root import compress, triangle
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
 from ._problem import Given, given, Problem
-from ._results import choose, first_failure, RESULTS, SUCCESSFUL
-from ._roots import compress, triangle
+from ._results import RESULTS, SUCCESS
 from ._update import innovation, update
 
 
@@ -243,7 +244,7 @@ def _filter(given: Given):
     def step(carry, inputs):
         return _step(problem, carry, inputs)
 
-    init = (problem.x0, problem.root0, problem.mode0, SUCCESSFUL)
+    init = (problem.x0, problem.root0, problem.mode0, SUCCESS)
     _, out = lax.scan(step, init, problem.steps())
     return _solution(problem, out), verdict_of(problem, out.result)
 
@@ -260,7 +261,7 @@ def _step(problem: Problem, carry, inputs):
     seen = innovation(problem.measurement, t_next, there.x, there.mode, y)
     updated = update(there_root, seen)
     result = first_failure(result, moved.result)
-    singular = choose(updated.regular, SUCCESSFUL, RESULTS.singular_innovation)
+    singular = choose(updated.regular, SUCCESS, RESULTS.singular_innovation)
     result = first_failure(result, singular)
     white = triangle(seen.noise_root)
     whitened = lambda b: solve_triangular(white, b, lower=True)
@@ -281,8 +282,8 @@ def _step(problem: Problem, carry, inputs):
         unreachable=moved.unreachable,
         result=result,
     )
-    out = nan_unless(result == SUCCESSFUL, out)
-    x, root = nan_unless(result == SUCCESSFUL, (there.x + updated.shift, updated.root))
+    out = nan_unless(result == SUCCESS, out)
+    x, root = nan_unless(result == SUCCESS, (there.x + updated.shift, updated.root))
     return (x, root, there.mode, result), out
 
 

@@ -7,9 +7,9 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
 from .._jax.compiler_options import is_outermost, outermost_jit
+from ..analysis._square_root import compress, triangle
 from ._kalman_filter import FilterSolution
 from ._results import RESULTS
-from ._roots import compress, triangle
 
 
 class SmootherSolution(eqx.Module):

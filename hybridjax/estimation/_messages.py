@@ -5,12 +5,12 @@ import jax.tree_util as jtu
 
 from .._jax.errors import Messages, Verdict
 from ._problem import Given, Problem
-from ._results import RESULTS, SUCCESSFUL
+from ._results import RESULTS, SUCCESS
 
 
 def verdict_of(problem: Problem, results) -> Verdict:
     """`results` are those of the steps; each keeps the first that was no success."""
-    failed = results != SUCCESSFUL
+    failed = results != SUCCESS
     # A step may come after the last measurement.
     first = jnp.minimum(jnp.argmax(failed), problem.ts.shape[0] - 1)
     return Verdict(failed[-1], (results._value[-1], first, problem.ts[first]))

@@ -15,13 +15,14 @@ from jaxtyping import Array, Float, PyTree, Real
 from .._jax.compiler_options import is_outermost, outermost_jit
 from .._jax.errors import certify
 from .._jax.tracing import nans_allowed
+from .._loop.results import choose, first_failure
 from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
+from ..analysis._square_root import triangle
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
 from ._problem import Given, given, Problem
-from ._results import choose, first_failure, RESULTS, SUCCESSFUL
-from ._roots import triangle
+from ._results import RESULTS, SUCCESS
 from ._update import innovation
 
 
@@ -159,7 +160,7 @@ def _filter(given: Given, key, number):
     def step(carry, inputs):
         return _step(problem, number, carry, inputs)
 
-    init = (xs, modes, weights, SUCCESSFUL)
+    init = (xs, modes, weights, SUCCESS)
     starts = jnp.concatenate([problem.t0[None], problem.ts[:-1]])
     keys = jr.split(key, problem.ts.shape[0])
     _, out = lax.scan(step, init, (starts, problem.ts, problem.ys, keys))
@@ -182,7 +183,7 @@ def _step(problem: Problem, number, carry, inputs):
         x = x + root @ jr.normal(key, (root.shape[1],), x.dtype)
         moved = advance(problem.flow, t, t_next, x, mode)
         x, mode = moved.there.x, moved.there.mode
-        lives = moved.result == SUCCESSFUL
+        lives = moved.result == SUCCESS
         seen = innovation(problem.measurement, t_next, x, mode, y)
         return x, mode, jnp.where(lives, _log_density(seen), -jnp.inf)
 
@@ -202,7 +203,7 @@ def _step(problem: Problem, number, carry, inputs):
     covariance = jnp.matmul(apart.T * share[None], apart)
     effective = 1 / jnp.sum(share**2)
     out = (xs, weights, mean, covariance, effective, likelihood)
-    out = nan_unless(result == SUCCESSFUL, out), modes, result
+    out = nan_unless(result == SUCCESS, out), modes, result
     chosen = jnp.where(
         effective < number / 2, _systematic(keys[1], share), jnp.arange(number)
     )

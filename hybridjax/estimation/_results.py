@@ -24,14 +24,4 @@ with extending():
 call_success_by_name(RESULTS)
 
 # Type checkers take the items of an enumeration for strings.
-SUCCESSFUL: Any = RESULTS.successful
-
-
-def choose(pred, a: Any, b: Any) -> Any:
-    """`RESULTS.where`; type checkers take the items of an enumeration for strings."""
-    return RESULTS.where(pred, a, b)
-
-
-def first_failure(before: Any, now: Any) -> Any:
-    """What went wrong first."""
-    return choose(before == SUCCESSFUL, now, before)
+SUCCESS: Any = RESULTS.successful

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
+from ..analysis._square_root import compress, triangle
 from ._measurement import Measurement
-from ._roots import compress, triangle
 
 
 class Innovation(eqx.Module):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Complex, Float, Int, PyTree
 
 from .._jax.branch import where
 from .._jax.compiler_options import in_one_program
-from .._loop.results import choose, success_if
+from .._loop.results import choose, first_failure, success_if
 from .._systems.start import as_time, Start
 from .._systems.system import AbstractHybridSystem
 from ._bifurcations import Bifurcation, bifurcations_of, doubled_from
@@ -70,10 +70,9 @@ class Branch(eqx.Module):
         """Whether all multipliers but a trivial one are within the unit circle."""
         size = jnp.abs(self.multipliers)
         if self.is_autonomous:
-            distance = jnp.abs(self.multipliers - 1)
-            nearest = jnp.argmin(distance, axis=-1)[..., None]
-            index = jnp.arange(size.shape[-1])
-            size = jnp.where(index.reshape((1,) * nearest.ndim)[0] == nearest, 0, size)
+            nearest = jnp.argmin(jnp.abs(self.multipliers - 1), axis=-1)
+            trivial = jax.nn.one_hot(nearest, size.shape[-1], dtype=bool)
+            size = jnp.where(trivial, 0, size)
         return jnp.all(size < 1, axis=-1)
 
     def bifurcations(self) -> list[Bifurcation]:
@@ -218,17 +217,18 @@ class _Follow(eqx.Module):
         """From the start to the return; and what else there is to know."""
         back = self.returned(point)
         gap = ravel_pytree(back.x)[0] - point[: self._size(point)]
-        return gap, (gap, back.time, back.normal_speed, back.signature)
+        return gap, (gap, back.time, back.normal_speed, back.signature, back.result)
 
     def phase(self, point, at):
         """The equation of an unknown period: a row, and what it should be zero of."""
         if not self.unknown_period:
-            return jnp.zeros((0, point.size)), jnp.zeros((0,))
+            nothing = jnp.zeros((0, point.size), point.dtype)
+            return nothing, nothing[:, 0]
         n = self._size(point)
         system = self.system_of(at[-1])
         flow = system.flow(self.t0, self.unravel(at[:n]), self.mode, self.args)
         row = ravel_pytree(flow)[0]
-        row = jnp.concatenate([row / jnp.linalg.norm(row), jnp.zeros(2)])
+        row = jnp.pad(row / jnp.linalg.norm(row), (0, 2))
         return row[None], jnp.dot(row, point - at)[None]
 
 
@@ -240,6 +240,7 @@ class _Point(eqx.Module):
     time: Array
     normal_speed: Array
     signature: Signature
+    result: RESULTS
 
 
 def _corrected(follow: _Follow, guess, tangent, at) -> tuple[_Point, Array]:
@@ -303,7 +304,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
         same = here.signature.equals(reference)
         row, _ = follow.phase(here.point, at)
         matrix = jnp.concatenate([here.jacobian, row, tangent[None]])
-        new = jnp.linalg.solve(matrix, jnp.zeros((m,)).at[-1].set(1))
+        new = jnp.linalg.solve(matrix, along_parameter)
         new = new / jnp.linalg.norm(new)
         turns = jnp.dot(new, tangent) < _TURN
         # The first one is at a given parameter: it is the branch that turns then.
@@ -320,6 +321,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
         fastest = jnp.where(good, jnp.maximum(fastest, here.normal_speed), fastest)
         derivative = here.jacobian[:, :n] + jnp.eye(n, dtype=first.dtype)
         out = (
+            here.result,
             good,
             here.point,
             here.time,
@@ -347,7 +349,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
     length = jnp.abs(step) if switches else zero
     init = first, given, length, zero, blank, jnp.asarray(0), jnp.asarray(False), zero
     carry, rows = lax.scan(attempt, init, None, length=num_attempts + 1)
-    good, *columns = rows
+    results, good, *columns = rows
     # Those that were taken, in front.
     order = jnp.argsort(~good, stable=True)
     count = jnp.sum(good)
@@ -365,6 +367,9 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
     went_through = jnp.any(exists & ~inside) | ~carry[-2]
     grazes = last < _GRAZES * carry[-1]
     ended_by = choose(grazes, RESULTS.grazing, RESULTS.not_converged)
+    # Without any orbit, it may be the simulation that failed.
+    first = jax.tree.map(lambda a: a[0], results)
+    ended_by = choose(count > 0, ended_by, first_failure(first, ended_by))
     return Branch(
         parameter=point[:, -1],
         x=jax.vmap(follow.unravel)(point[:, :n]),

@@ -36,6 +36,12 @@ class LyapunovState(eqx.Module):
     growth: Float[Array, " k"]
     time: Float[Array, ""]
 
+    def restarted(self) -> "LyapunovState":
+        """The same, but without what has grown: so what it took to come to an attractor
+        has no part in exponents."""
+        nothing = jnp.zeros_like(self.growth), jnp.zeros_like(self.time)
+        return eqx.tree_at(lambda s: (s.growth, s.time), self, nothing)
+
 
 class LyapunovExponents(eqx.Module):
     """What `hj.analysis.lyapunov_exponents` returns.
@@ -83,10 +89,7 @@ def lyapunov_exponents(
         ```python
         settled = hj.analysis.lyapunov_exponents(system, 1.0, 100, x0)
         # Without what it took to come to the attractor:
-        state = settled.state
-        state = hj.analysis.LyapunovState(
-            state.t, state.x, state.mode, state.basis, 0 * state.growth, 0 * state.time
-        )
+        state = settled.state.restarted()
         result = hj.analysis.lyapunov_exponents(system, 1.0, 1000, state=state)
         ```
 

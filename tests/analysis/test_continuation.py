@@ -3,6 +3,7 @@
 from typing import Any
 
 import hybridjax as hj
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -100,6 +101,49 @@ def test_neimark_sacker():
     np.testing.assert_allclose(found.x, [0.5, 0.5, 0.0], atol=1e-3)
 
 
+class _Hopf(hj.AbstractHybridSystem):
+    """Its orbits are circles of radius sqrt(p), of period 2 pi."""
+
+    p: jax.Array
+
+    def flow(self, t, x, mode, args):
+        turn = jnp.stack([-x[1], x[0]])
+        return turn + (self.p - jnp.sum(x**2)) * x
+
+    def guards(self, t, x, mode, args):
+        return jnp.zeros((0,))
+
+    def jump(self, t, x, mode, event, args):
+        return x, mode
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_unknown_period(dtype):
+    # Without any event, and in the precision of the state.
+    branch = continue_orbit(
+        _Hopf,
+        0.3,
+        Period(6.0, autonomous=True),
+        jnp.array([0.5, 0.0], dtype),
+        0,
+        step=0.05,
+        num_attempts=8,
+        max_steps=128,
+    )
+    assert branch.x.dtype == branch.parameter.dtype == dtype
+    n = int(branch.count)
+    tol = 1e-7 if dtype == jnp.float64 else 1e-3
+    assert n == 9 and branch.parameter[8] > 0.4
+    radius = np.linalg.norm(branch.x, axis=1)
+    np.testing.assert_allclose(radius**2, branch.parameter, atol=tol)
+    np.testing.assert_allclose(branch.period, 2 * np.pi, rtol=tol)
+    sizes = np.sort(np.abs(branch.multipliers), axis=1)
+    exact = np.exp(-4 * np.pi * np.asarray(branch.parameter))
+    np.testing.assert_allclose(sizes[:, 0], exact, atol=tol)
+    np.testing.assert_allclose(sizes[:, 1], 1, atol=10 * tol)
+    assert np.all(branch.is_stable) and branch.bifurcations() == []
+
+
 def test_grazing():
     # Where the stop is only touched: the amplitude of the free oscillation is known.
     w, d, c = 2.0, 0.5, 0.1
@@ -135,5 +179,5 @@ def test_errors():
         go(num_attempts=0)
     with pytest.raises(ValueError, match=r"`tangent` must have.*\(3,\).*\(2,\)"):
         go(tangent=jnp.ones(2))
-    with pytest.raises(hj.SimulationError, match="did not converge"):
+    with pytest.raises(hj.SimulationError, match="vector field.*NaN or infinity"):
         go(x0=(jnp.nan, 0.0))

@@ -29,6 +29,9 @@ def test_tent_map():
     second, whole = run(10, state=first.state), run(20, **start)
     np.testing.assert_allclose(second.exponents, whole.exponents, rtol=1e-12)
     np.testing.assert_allclose(second.history, whole.history[10:], rtol=1e-12)
+    half = run(10, state=first.state.restarted())
+    later = 2 * whole.exponents - first.exponents
+    np.testing.assert_allclose(half.exponents, later, atol=1e-12)
 
 
 def test_sum_of_exponents():

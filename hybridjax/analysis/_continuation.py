@@ -22,6 +22,8 @@ from ._return_map import Period, returned, Section, started
 from ._signature import Signature
 
 
+# Of Newton's method.
+_ITERATIONS = 10
 # What a step may turn by, and how steps shrink and grow.
 _TURN, _SHRINK, _GROW = 0.9, 0.4, 1.3
 # A branch ends where steps would have to be this part of the first.
@@ -243,9 +245,10 @@ class _Point(eqx.Module):
     result: RESULTS
 
 
-def _corrected(follow: _Follow, guess, tangent, at) -> tuple[_Point, Array]:
+def _corrected(follow: _Follow, guess, tangent, at, ended) -> tuple[_Point, Array]:
     """Newton's method, at a right angle to the tangent. By hand, as the derivative at
-    the end is that of the branch: no second program for it."""
+    the end is that of the branch: no second program for it. Nothing where the branch
+    has `ended`."""
     tol = 1e-8 if jnp.finfo(guess.dtype).bits == 64 else 1e-4
 
     def look(point):
@@ -271,12 +274,9 @@ def _corrected(follow: _Follow, guess, tangent, at) -> tuple[_Point, Array]:
     blank = jax.eval_shape(lambda point: look(point)[1], guess)
     blank = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), blank)
     no = jnp.asarray(False)
-    init = jnp.asarray(0), guess, blank, no, no
+    init = jnp.asarray(0), guess, blank, no, ended
     _, _, here, converged, _ = lax.while_loop(goes_on, body, init)
     return here, converged
-
-
-_ITERATIONS = 10
 
 
 def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Branch:
@@ -298,7 +298,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
     def attempt(carry, _):
         at, tangent, length, reach, reference, count, ended, fastest = carry
         guess = at + length * tangent
-        here, converged = _corrected(follow, guess, tangent, at)
+        here, converged = _corrected(follow, guess, tangent, at, ended)
         begins = count == 0
         reference = where(begins, here.signature, reference)
         same = here.signature.equals(reference)

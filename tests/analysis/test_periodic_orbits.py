@@ -95,15 +95,22 @@ def test_impact_oscillator():
     w, e, c = 2.0, 0.8, 0.1
     period = 2 * np.pi / w
 
-    def orbit(amplitude):
+    near = jnp.array([-2.29, 0.51])
+
+    def orbit(amplitude, x0):
         system = models.ImpactOscillator(amplitude, w, 0.5, e, damping=c)
-        until, x0 = Period(period), jnp.array([-2.29, 0.51])
+        until = Period(period)
         return periodic_orbit(system, until, x0, 0, throw=False, **_FEW)
 
     h = 1e-5
     amplitudes = jnp.array([1.55, 1.6, 2.2, 1.6 - h, 1.6 + h])
-    orbits = jax.jit(jax.vmap(orbit))(amplitudes)
-    assert np.all(orbits.result == RESULTS.successful)
+    # The last one is led there from another sequence of events, and says so.
+    other = jnp.array([-0.410, -2.984])
+    guesses = jnp.stack([near] * 5 + [other])
+    orbits = jax.jit(jax.vmap(orbit))(jnp.append(amplitudes, 1.6), guesses)
+    assert np.all((orbits.result == RESULTS.successful)[:5])
+    assert (orbits.result == RESULTS.signature_changed)[5]
+    np.testing.assert_allclose(orbits.x[5], orbits.x[1], atol=1e-7)
     assert np.all(orbits.signature.count == 1)
     assert not np.any(orbits.trivial)
     product = np.prod(orbits.multipliers, axis=1)
@@ -111,7 +118,7 @@ def test_impact_oscillator():
 
     # With respect to the amplitude, by the implicit function theorem.
     outcome = lambda found: (found.x, found.multipliers)
-    slopes = jax.jit(jax.jacfwd(lambda a: outcome(orbit(a))))(1.6)
+    slopes = jax.jit(jax.jacfwd(lambda a: outcome(orbit(a, near))))(1.6)
     for slope, values in zip(slopes, outcome(orbits), strict=True):
         difference = (values[4] - values[3]) / (2 * h)
         np.testing.assert_allclose(slope, difference, rtol=1e-5, atol=1e-5)

@@ -546,6 +546,11 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
                 clear.append(there.clear)
                 if one_sided is None:
                     one_sided = jac
+                    # Events of times that move nearly alike are still in the order of
+                    # the point itself so far away, not in that of the direction.
+                    tied &= (there.gap > 3 * here.gap[near]) | np.any(
+                        there.events != here.events[near], axis=1
+                    )
         # In another order, or in one instant, they are off by what is between them.
         merged = np.where(here.gap < delta, here.gap, 0)[near]
         more_value = (100 * hs**2 + 10 * merged)[:, None] * size[near]

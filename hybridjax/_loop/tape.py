@@ -70,6 +70,17 @@ class Tape(eqx.Module):
         """Does the row exist, and end in an event?"""
         return self.exists & (self.event >= 0)
 
+    def event_rows(self, max_events: int) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
+        """The rows that end in an event, in order, and which of these slots there are.
+        Those that stay empty repeat the first event: a reset may be undefined
+        elsewhere."""
+        fired = self.fired
+        slot = jnp.arange(max_events)
+        # Not `jnp.nonzero`, of which jax 0.12 cannot take a batch of batches.
+        rows = jnp.searchsorted(jnp.cumsum(fired), slot + 1)
+        rows = jnp.where(rows < fired.shape[0], rows, jnp.argmax(fired))
+        return rows, slot < self.num_events
+
     @property
     def inner(self) -> Bool[Array, " rows"]:
         """Is it an event at the very instant of that of the row before?"""

@@ -114,14 +114,9 @@ def event_log(path: Path, max_events: int, names: Names) -> EventLog:
 
 def _event_log(path: Path, max_events: int, names: Names) -> EventLog:
     tape = path.tape
-    fired = tape.fired
-    # Slots that stay empty repeat the first event: a reset may be undefined elsewhere.
-    # Not `jnp.nonzero`, of which jax 0.12 cannot take a batch of batches.
-    slot = jnp.arange(max_events)
-    index = jnp.searchsorted(jnp.cumsum(fired), slot + 1)
-    index = jnp.where(index < fired.shape[0], index, jnp.argmax(fired))
-    valid = slot < tape.num_events
-    system, t_event, x_pre = gate((path.system, tape.t_event, tape.x_pre), fired.any())
+    index, valid = tape.event_rows(max_events)
+    given = path.system, tape.t_event, tape.x_pre
+    system, t_event, x_pre = gate(given, tape.fired.any())
 
     def one(i, valid):
         mode = jtu.tree_map(lambda m: m[i], tape.mode)

@@ -22,12 +22,8 @@ def event_matrices(sol) -> Float[Array, "max_events n n"]:
     path = sol._path.open()
     system, tape = path.system, path.tape
     nothing = jtu.tree_map(lambda _: None, system)
-    fired, inner = tape.fired, tape.inner
-    slot = jnp.arange(sol.events.t.shape[0])
-    rows = jnp.searchsorted(jnp.cumsum(fired), slot + 1)
-    rows = jnp.where(rows < fired.shape[0], rows, 0)
-    valid = slot < tape.num_events
-    inner = inner[rows] & valid
+    rows, valid = tape.event_rows(sol.events.t.shape[0])
+    inner = tape.inner[rows] & valid
     closes = valid & ~jnp.append(inner[1:], False)
     identity = jnp.eye(tape.x_end.shape[0], dtype=tape.x_end.dtype)
 

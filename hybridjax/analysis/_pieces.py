@@ -65,20 +65,18 @@ def end_of_piece(t0, t1) -> Float[Array, ""]:
 
 def flow_matrix(
     system: AbstractHybridSystem, t0, t1, x0, mode, unravel, args, options
-) -> tuple[Float[Array, " n"], Float[Array, "n n"], Bool[Array, ""]]:
-    """The flow in one mode, from `t0` to `t1`: the state, raveled, its derivative by
-    the one at `t0`, and whether that was successful."""
+) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+    """The derivative of the flow in one mode, from `t0` to `t1`, and whether that was
+    successful."""
     t1 = end_of_piece(t0, t1)
 
     def end(x):
         sol = simulate(
             Frozen(system), t0, t1, unravel(x), mode, args, throw=False, **options
         )
-        x1 = ravel_pytree(sol.x1)[0]
-        return x1, (x1, sol.successful)
+        return ravel_pytree(sol.x1)[0], sol.successful
 
-    matrix, (x1, successful) = jax.jacfwd(end, has_aux=True)(x0)
-    return x1, matrix, successful
+    return jax.jacfwd(end, has_aux=True)(x0)
 
 
 def flow_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +90,5 @@ def flow_matrices(system, pieces: Pieces, args, options):
     one = lambda t0, t1, x0, mode: flow_matrix(
         system, t0, t1, x0, mode, pieces.unravel, args, flow_options(options)
     )
-    _, matrices, successful = jax.vmap(one)(
-        pieces.t0, pieces.t1, pieces.x0, pieces.mode
-    )
+    matrices, successful = jax.vmap(one)(pieces.t0, pieces.t1, pieces.x0, pieces.mode)
     return matrices, jnp.all(successful)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from .._jax.branch import where
 from ._costs import Costs, curvature, gradient_of, Model, model_of
 from ._results import RESULTS, SUCCESS
 from ._stages import first_failure, no_rollout, Rollout, rollout, Stages
@@ -162,7 +163,7 @@ class Iteration(eqx.Module):
             return step
         hessian = point.model.hessian + point.curvature
         exact = self.step(point, _with(point.model, hessian), mu)
-        return _choose(exact.swept.ok, exact, step)
+        return where(exact.swept.ok, exact, step)
 
     def step(self, point: Point, model: Model, mu) -> "_Step":
         n = model.n
@@ -275,9 +276,9 @@ class Iteration(eqx.Module):
         new = lax.cond(maybe, lambda: self.point(path), lambda: point)
         smaller = new.gradient_norm < point.gradient_norm
         better = first | (able & (less | (same & smaller)))
-        new = _choose(better, new, point)
+        new = where(better, new, point)
         mu, factor = _regularize(state.mu, state.factor, better)
-        mu, factor = _choose(first, (state.mu, state.factor), (mu, factor))
+        mu, factor = where(first, (state.mu, state.factor), (mu, factor))
         rounding = jnp.finfo(dtype).eps * jnp.abs(point.cost)
         stuck = ~better & ((mu > _LARGEST) | (swept.ok & (most < rounding)))
         row = dict(
@@ -361,10 +362,6 @@ def _regularize(mu, factor, better):
     up = jnp.maximum(factor * _FACTOR, _FACTOR)
     more = jnp.maximum(mu * up, _LEAST)
     return jnp.where(better, less, more), jnp.where(better, down, up)
-
-
-def _choose(pred, a, b):
-    return jtu.tree_map(lambda a, b: jnp.where(pred, a, b), a, b)
 
 
 def signature(path: Rollout) -> Int[Array, " N*max_events"]:

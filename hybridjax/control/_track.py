@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree, Real
 from .._jax.compiler_options import in_one_program
 from .._jax.tracing import is_traced
 from .._simulate import simulate
+from .._steps.method import default_controller
 from .._systems.system import AbstractHybridSystem
 from ._linearize import Linearization, linearize
 from ._results import RESULTS, SUCCESS
@@ -253,7 +254,6 @@ def _frozen_flow(stages: Stages, t, x, mode, u, sign: int, reach):
         return sign * ravel_pytree(dx)[0].astype(x.dtype)
 
     away = jnp.clip(sign * (stages.ts - t), 0, reach)
-    tol = 1e-5 if x.dtype == jnp.float32 else 1e-8
     run = dfx.diffeqsolve(
         dfx.ODETerm(field),
         dfx.Tsit5(),
@@ -263,7 +263,7 @@ def _frozen_flow(stages: Stages, t, x, mode, u, sign: int, reach):
         x,
         stages.args_of(u),
         saveat=dfx.SaveAt(ts=away[::sign]),
-        stepsize_controller=dfx.PIDController(rtol=tol, atol=tol),
+        stepsize_controller=default_controller(x.dtype),
         throw=False,
     )
     assert run.ys is not None

@@ -9,9 +9,8 @@ import jax.tree_util as jtu
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
-from .._jax.compiler_options import is_outermost, outermost_jit
+from .._jax.compiler_options import in_one_program
 from .._jax.errors import certify
-from .._jax.tracing import nans_allowed
 from .._loop.results import choose, first_failure
 from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
@@ -219,9 +218,7 @@ def kalman_filter(
         saltation=saltation,
         linearised=True,
     )
-    run = outermost_jit(_filter) if is_outermost() else _filter
-    with nans_allowed():
-        filtered, verdict = run(inputs)
+    filtered, verdict = in_one_program(_filter, inputs)
     return certify(filtered, verdict, messages(inputs)) if throw else filtered
 
 

@@ -6,7 +6,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
-from .._jax.compiler_options import is_outermost, outermost_jit
+from .._jax.compiler_options import in_one_program
 from ..analysis._square_root import compress, triangle
 from ._kalman_filter import FilterSolution
 from ._results import RESULTS
@@ -79,8 +79,7 @@ def kalman_smoother(filtered: FilterSolution) -> SmootherSolution:
             "Argument `filtered` must be what `hj.estimation.kalman_filter` returned, "
             f"but it is a {type(filtered).__name__}."
         )
-    run = outermost_jit(_smoother) if is_outermost() else _smoother
-    return run(filtered)
+    return in_one_program(_smoother, filtered)
 
 
 def _smoother(filtered: FilterSolution) -> SmootherSolution:

@@ -12,9 +12,8 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree, Real
 
-from .._jax.compiler_options import is_outermost, outermost_jit
+from .._jax.compiler_options import in_one_program
 from .._jax.errors import certify
-from .._jax.tracing import nans_allowed
 from .._loop.results import choose, first_failure
 from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
@@ -141,9 +140,7 @@ def particle_filter(
         saltation=True,
         linearised=False,
     )
-    run = outermost_jit(_filter) if is_outermost() else _filter
-    with nans_allowed():
-        solution, verdict = run(inputs, key, num_particles)
+    solution, verdict = in_one_program(_filter, inputs, key, num_particles)
     return certify(solution, verdict, messages(inputs)) if throw else solution
 
 

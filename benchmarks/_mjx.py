@@ -45,7 +45,7 @@ def _restitution(zeta):
     return jnp.exp(-zeta / root * (jnp.pi - angle))
 
 
-def _damping_ratio(e):
+def damping_ratio(e):
     """The inverse of `_restitution`, by Newton's method: differentiable."""
     zeta = -jnp.log(e) / jnp.sqrt(jnp.pi**2 + jnp.log(e) ** 2)
     for _ in range(6):
@@ -54,7 +54,7 @@ def _damping_ratio(e):
     return zeta
 
 
-def _double(tree):
+def as_double(tree):
     """MJX chooses float32 for its arrays; this does not."""
     single = lambda a: getattr(a, "dtype", None) == jnp.float32
     return jax.tree.map(lambda a: a.astype(jnp.float64) if single(a) else a, tree)
@@ -71,12 +71,12 @@ class Hopper:
     def __init__(self, *, iterations: int, search: int, **parameters: float):
         xml = _xml(**parameters, iterations=iterations, search=search)
         model = mujoco.MjModel.from_xml_string(xml)
-        self._model = _double(mjx.put_model(model))
-        self._data = _double(mjx.make_data(model))
+        self._model = as_double(mjx.put_model(model))
+        self._data = as_double(mjx.make_data(model))
 
     def __call__(self, friction, restitution, q, v, dt, contact, steps) -> jax.Array:
         rate = jnp.pi / contact
-        damping = 2 * _damping_ratio(restitution) * rate
+        damping = 2 * damping_ratio(restitution) * rate
         model = self._model.replace(
             opt=self._model.opt.replace(timestep=dt),
             pair_friction=self._model.pair_friction.at[:, :2].set(friction),

@@ -10,8 +10,11 @@ Prints Markdown tables, of float64 and default tolerances:
   Gauss-Newton and with exact Hessians; the whole optimisation.
 - With CasADi (`pip install casadi`): IPOPT on the same problem, where the sequence of
   contacts is given: one impact, whose time is a variable.
+- With MuJoCo's MJX (`pip install mujoco-mjx`): Adam on the same problem with the
+  nearest soft contact, forces held in each interval; and what these forces cost where
+  the contact is rigid.
 - A salted Kalman filter on a bouncing ball: steps per second, of one filter and of many
-  at once.
+  at once; with `pip install hybrid-tools`, beside that of Kong and others.
 
 An iteration's time is the difference of two runs with different numbers of iterations.
 Takes two minutes on two cores.
@@ -27,6 +30,7 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from _timing import compile_timed, machine, show_seconds, time_in_turns
 from hybridjax import control, estimation, models
 
@@ -176,14 +180,92 @@ def casadi_row(n: int) -> None:
     )
 
 
+def mjx_row(n: int) -> None:
+    """Adam, at the best of some rates."""
+    try:
+        from _mjx_ball import roll
+    except ImportError:
+        print("\nMJX is not installed.")
+        return
+
+    def cost(x1, forces):
+        miss = x1 - jnp.array([GOAL, 0.0])
+        return WEIGHT * jnp.sum(miss**2) + EFFORT * jnp.sum(forces**2)
+
+    def soft(forces):
+        return cost(roll(jnp.asarray(X0), forces, T1, RESTITUTION), forces)
+
+    @jax.jit
+    def rigid(forces):
+        ts = jnp.linspace(0, T1, n + 1)
+
+        def step(carry, inputs):
+            sol = hj.simulate(ball, *inputs[:2], *carry, inputs[2][None], **OPTIONS)
+            return (sol.x1, sol.mode1), None
+
+        ball, inputs = models.PushedBall(restitution=RESTITUTION), (ts[:-1], ts[1:])
+        (x1, _), _ = jax.lax.scan(step, (jnp.asarray(X0), 0), (*inputs, forces))
+        return cost(x1, forces)
+
+    gradient, compiled = compile_timed(jax.value_and_grad(soft), jnp.zeros(n))
+
+    def descend(rate):
+        optimiser, forces = optax.adam(rate), jnp.full(n, -100.0)
+        state, best = optimiser.init(forces), (np.inf, forces)
+        for _ in range(300):
+            value, slope = gradient(forces)
+            if value < best[0]:
+                best = (float(value), forces)
+            moves, state = optimiser.update(slope, state)
+            forces = optax.apply_updates(forces, moves)
+        return best
+
+    start = time.perf_counter()
+    rates = (0.3, 1.0, 3.0, 10.0)
+    found = [descend(rate) for rate in rates]
+    took = (time.perf_counter() - start) / len(rates)
+    value, forces = min(found, key=lambda pair: pair[0])
+    print(
+        f"\nMJX and Adam, 300 steps: cost {value:.4g}, {show_seconds(took)}, compiled "
+        f"in {compiled:.1f} s; with a rigid impact the forces cost {rigid(forces):.4g}."
+    )
+
+
+FILTER: Any = dict(count=100, dt=0.05, x0=[5.0, 0.0], restitution=0.7)
+PRIOR, PROCESS, NOISE = 0.1, 0.01, 0.025  # variances; that of the process per second
+
+
+def hybrid_tools_row(ys) -> None:
+    """The filter of Kong's group, in NumPy and SciPy, with the same numbers."""
+    try:
+        from hybrid_tools import basic_hybrid_systems, SKF  # pyright: ignore
+    except ImportError:
+        print("\nhybrid-tools is not installed.")
+        return
+    system, eye = basic_hybrid_systems.bouncing_ball(), np.eye(2)
+    for name, mode in system.dynamics.items():
+        mode.y, mode.C = (lambda x, p: x[:1]), (lambda x, p: eye[:1])
+        # Its noise is of an input, per step.
+        mode.B_disc = lambda x, u, dt, p: np.sqrt(dt) * eye
+        system.noises[name].W = PROCESS * eye
+        system.noises[name].V = NOISE * eye[:1, :1]
+    parameters = np.array([FILTER["restitution"], 9.81])
+    dt, start = FILTER["dt"], time.perf_counter()
+    filtered = SKF(np.array(FILTER["x0"]), "I", PRIOR * eye, dt, parameters, system)
+    for k, y in enumerate(np.asarray(ys)):
+        filtered.predict(k * dt, np.zeros(1))
+        filtered.update((k + 1) * dt, np.zeros(1), y)
+    took = time.perf_counter() - start
+    print(f"\nhybrid-tools, one filter: {len(ys) / took:,.0f} steps per second.")
+
+
 def filter_table(count: int) -> None:
-    ts = 0.05 * jnp.arange(1, 101)
-    ball = models.BouncingBall(restitution=0.7)
-    truth = hj.simulate(
-        ball, 0.0, 5.0, jnp.array([5.0, 0.0]), 0, saveat=diffrax.SaveAt(ts=ts)
-    ).xs
+    ts = FILTER["dt"] * jnp.arange(1, FILTER["count"] + 1)
+    ball = models.BouncingBall(restitution=FILTER["restitution"])
+    x0, eye = jnp.array(FILTER["x0"]), jnp.eye(2)
+    truth = hj.simulate(ball, 0.0, ts[-1], x0, 0, saveat=diffrax.SaveAt(ts=ts)).xs
     noise = jax.random.normal(jax.random.key(0), (count, ts.size, 1))
-    ys = truth[None, :, :1] + np.sqrt(0.025) * noise
+    ys = truth[None, :, :1] + np.sqrt(NOISE) * noise
 
     def one(ys):
         return estimation.kalman_filter(
@@ -191,12 +273,12 @@ def filter_table(count: int) -> None:
             0.0,
             ts,
             ys,
-            jnp.array([5.0, 0.0]),
-            np.sqrt(0.1) * jnp.eye(2),
+            x0,
+            np.sqrt(PRIOR) * eye,
             0,
             measurement=lambda t, x, mode, args: x[:1],
-            measurement_root=np.sqrt(0.025) * jnp.eye(1),
-            process_root=np.sqrt(0.01) * jnp.eye(2),
+            measurement_root=np.sqrt(NOISE) * eye[:1, :1],
+            process_root=np.sqrt(PROCESS) * eye,
             max_steps=64,
             max_events=8,
             throw=False,
@@ -214,6 +296,7 @@ def filter_table(count: int) -> None:
         rate = number * ts.size / took.median
         row = f"{show_seconds(took.median)} | {rate:,.0f} | {compiled:.1f} s"
         print(f"| {number} | {row} |")
+    hybrid_tools_row(ys[0])
 
 
 def main() -> None:
@@ -223,6 +306,7 @@ def main() -> None:
     options = parser.parse_args()
     ilqr_table(options.intervals)
     casadi_row(options.intervals)
+    mjx_row(options.intervals)
     filter_table(options.filters)
 
 

@@ -200,11 +200,13 @@ def mjx_row(n: int) -> None:
         ts = jnp.linspace(0, T1, n + 1)
 
         def step(carry, inputs):
-            sol = hj.simulate(ball, *inputs[:2], *carry, inputs[2][None], **OPTIONS)
+            (x, mode), (t0, t1, u) = carry, inputs
+            sol = hj.simulate(ball, t0, t1, x, mode, u, **OPTIONS)
             return (sol.x1, sol.mode1), None
 
-        ball, inputs = models.PushedBall(restitution=RESTITUTION), (ts[:-1], ts[1:])
-        (x1, _), _ = jax.lax.scan(step, (jnp.asarray(X0), 0), (*inputs, forces))
+        ball = models.PushedBall(restitution=RESTITUTION)
+        inputs = ts[:-1], ts[1:], forces[:, None]
+        (x1, _), _ = jax.lax.scan(step, (jnp.asarray(X0), jnp.asarray(0)), inputs)
         return cost(x1, forces)
 
     gradient, compiled = compile_timed(jax.value_and_grad(soft), jnp.zeros(n))

@@ -1,7 +1,6 @@
 """Batches over the devices of a mesh, and in chunks: the same as `jax.vmap`."""
 
 import functools
-import os
 import pathlib
 import re
 import socket
@@ -151,8 +150,6 @@ def test_two_processes():
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # As for users: two programs differ by rounding, without optimisation more.
-            env={**os.environ, "XLA_FLAGS": ""},
         )
         for k in range(2)
     ]

@@ -74,6 +74,7 @@ class _Pulses(hj.AbstractHybridSystem):
         return jnp.where(fires, 0.2 * x, x + self.weights[event]), mode
 
 
+@pytest.mark.thorough
 def test_cascade():
     # What is inside its guard set happens when that was entered: one factor for all.
     weights = jnp.array([[0.0, 0.3, 0.05], [0.05, 0.0, 0.4], [0.05, 0.05, 0.0]])

@@ -54,6 +54,7 @@ def _next_step(y, slope):
     return np.array([-angle, np.cos(2 * angle) * rate])
 
 
+@pytest.mark.thorough
 def test_simplest_walker():
     # In one batch: the published orbit, from guesses nearby; and a guess that falls
     # over, which harms no other.
@@ -90,6 +91,7 @@ def test_simplest_walker():
 #
 
 
+@pytest.mark.thorough
 def test_impact_oscillator():
     # One impact in each period: the product of the multipliers, over amplitudes.
     w, e, c = 2.0, 0.8, 0.1
@@ -196,6 +198,7 @@ def _step_time(slope, half):
     return quad(lambda a: 1 / rate(a), begin, slope + half, epsabs=1e-13)[0]
 
 
+@pytest.mark.thorough
 def test_rimless_wheel():
     # It walks: the way is taken away. The multiplier of the speed is cos^2(2 alpha), of
     # the place zero. By a section, from another place in parts, and by the period.

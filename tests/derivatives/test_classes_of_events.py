@@ -205,6 +205,7 @@ def test_a_guard_that_fires_twice_in_one_instant():
     np.testing.assert_allclose(tangent, difference, rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_near_ties():
     # A dumbbell, whose ends do not feel each other, lands so nearly flat that the step
     # which ends on one impact has passed the other.

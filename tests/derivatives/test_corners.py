@@ -140,6 +140,7 @@ def corner_results():
 
 
 # One test, with subtests: workers that share the cases would each compile the program.
+@pytest.mark.thorough
 def test_piecewise_constant(subtests):
     all_results = corner_results()
     for case, (corner, results) in enumerate(zip(CORNERS, all_results, strict=True)):
@@ -305,6 +306,7 @@ def bar_derivatives():
     return directions, {name: lane(k) for k, name in enumerate(BARS)}
 
 
+@pytest.mark.thorough
 def test_bar_lands_flat(subtests):
     directions, lanes = bar_derivatives()
     for name in ("elastic", "elastic_uniform", "plastic"):

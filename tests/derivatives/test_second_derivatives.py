@@ -145,6 +145,7 @@ def _on_paddle(z):
     return sol.x1 @ jnp.asarray([1.0, -0.5]) + sol.events.t[1], sol.events
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fn, points",
     (
@@ -212,6 +213,7 @@ def _corner(x0, throw):
     return sol.x1[1]
 
 
+@pytest.mark.thorough
 def test_no_second_derivative_at_a_corner():
     hessian = lambda throw: jax.hessian(lambda x0: _corner(x0, throw))
     both = jnp.asarray([[-0.5, -0.5], [-0.5, -0.4]])

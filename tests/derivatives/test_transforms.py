@@ -106,6 +106,7 @@ def test_batches_of_every_transformation():
     assert error(jax.jit(jax.grad(mean))(zs), by_lane / 6) < 1e-10
 
 
+@pytest.mark.thorough
 def test_what_a_batch_shares():
     # Parameters, starts and times that all lanes share, or only some of them.
     weights = jnp.asarray([1.0, -0.4])
@@ -181,6 +182,7 @@ def _closure_outcome(z, floor):
     return jnp.stack([sol.x1["q"], sol.x1["v"], *sol.events.t[:_BOUNCES]])
 
 
+@pytest.mark.thorough
 def test_closures_of_an_automaton():
     floor = jnp.asarray(0.1)
     weights = jnp.asarray([1.0, -0.4, 0.7, -2.0, 0.3])
@@ -294,6 +296,7 @@ def _square(x):
 _square.defvjp(lambda x: (x**2, x), lambda x, ct: (2 * x * ct,))
 
 
+@pytest.mark.thorough
 def test_functions_with_a_derivative_in_reverse_mode_only():
     # A flow and a reset; of all that can be asked for.
     class Ball(hj.AbstractHybridSystem):
@@ -523,6 +526,7 @@ def test_reset_that_is_undefined_away_from_its_guard():
 #
 
 
+@pytest.mark.thorough
 def test_of_a_factor():
     # d²(a² x1) is fine in a, and so is its mixed derivative.
     fn = lambda a, z: a**2 * _outcome(z)[0]

@@ -316,6 +316,7 @@ def test_nan_away_from_its_mode():
         np.testing.assert_allclose(g, w, rtol=0, atol=1e-8)
 
 
+@pytest.mark.thorough
 def test_many_walls():
     # A square table, and 60 walls just out of reach. Along each axis the ball
     # goes to and fro: its position is a triangle wave.

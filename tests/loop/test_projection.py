@@ -56,6 +56,7 @@ def _octants_by(event_method, x0):
     return jnp.concatenate([sol.x1, sol.events.t]), sol.events.event
 
 
+@pytest.mark.thorough
 def test_affine_flow_is_a_flow(octants):
     # The matrix exponentials against a solver that knows nothing of them, between the
     # crossings: the exact state solves the equation, in its octant.
@@ -95,6 +96,7 @@ def test_locate_on_the_affine_system(octants):
         np.testing.assert_allclose(reverse, forward, rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_order_in_eps(octants):
     # States, event times and all derivatives: of second order.
     expected, jacobian = octants(_start)
@@ -119,6 +121,7 @@ def test_order_in_eps(octants):
     assert errors[0] < 2e-8 and derivatives[0] < 2e-7
 
 
+@pytest.mark.thorough
 def test_order_of_second_derivatives():
     # Against central differences of the exact gradient.
     weights = jnp.asarray([1.0, 2.0, 3.0])
@@ -233,6 +236,7 @@ def test_default_rearming(method):
     np.testing.assert_array_equal(events.mode_after[:4, 0], [1, -1, 1, -1])
 
 
+@pytest.mark.thorough
 def test_plate():
     """Against `Locate`; and its field against the equations of its docstring."""
     n = 6
@@ -349,6 +353,7 @@ def test_steps_do_not_run_past_a_neighbourhood():
 #
 
 
+@pytest.mark.thorough
 def test_corner_of_a_piecewise_constant_field():
     # Euler steps are exact here, and so is the B-derivative, in every direction.
     rng = np.random.default_rng(1)
@@ -531,6 +536,7 @@ def test_solvers_and_controllers(octants, options, grid):
     assert np.max(distance.min(axis=1), initial=0) < 1e-12
 
 
+@pytest.mark.thorough
 def test_evaluation_is_continuous(octants):
     def solve(x0, ts):
         sol = _solve(hj.Project(1e-2), x0)

@@ -123,6 +123,7 @@ def _second_crossing(x0):
     return jnp.stack([t, *models.affine_octants_flow(t, x0)[0]])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("event_method", [hj.Locate(), hj.Project(1e-3)])
 def test_event_selected(event_method):
     # The surfaces are crossed in the order 1, 2, 0: the second of any of the first two.

@@ -81,6 +81,7 @@ def test_events_at_large_times(dtype, t0, span, gap):
     np.testing.assert_allclose(slope, expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_after_a_piece_begins():
     # The pieces begin at 0.25, 0.5 and 0.75: events a few rounding errors from there.
     eps = np.finfo(np.float64).eps

@@ -179,6 +179,7 @@ def test_constraints_that_change():
         assert jnp.max(jnp.abs(impulse)) > 0.1
 
 
+@pytest.mark.thorough
 def test_a_hand_that_is_pinned_where_it_gets():
     # A rod swings on one hand. Where the other hand comes up to a rail it is pinned,
     # and the first one is freed: the angular momentum about the hand that is pinned
@@ -252,6 +253,7 @@ def test_a_hand_that_is_pinned_where_it_gets():
         assert error(reverse, jacobian) < 1e-7
 
 
+@pytest.mark.thorough
 def test_only_accelerations_change():
     # Where the hands let go, the state stays, and its sensitivities change by (28). The
     # force on the bar ends; the force along the rod does not end, it jumps.
@@ -423,6 +425,7 @@ def _ends(x, length):
     return jnp.append(c - away, c + away), jnp.append(v - turned, v + turned)
 
 
+@pytest.mark.thorough
 def test_contacts_and_constraints():
     # A rod falls on its left end, which slides, or sticks and then slips; then it lands
     # flat, and stays. Its coordinates are those of its ends, bound by a constraint, or
@@ -463,6 +466,7 @@ def test_contacts_and_constraints():
         assert abs(jnp.sum((x1[0][2:] - x1[0][:2]) ** 2) - z[0] ** 2) < 1e-9
 
 
+@pytest.mark.thorough
 def test_multipliers_in_contact():
     # A rod leans on the ground with a stuck foot and falls over: m a = sum of forces.
     system = _rod_of_points(jnp.array([1.0, 0.8]))

@@ -8,6 +8,7 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from hybridjax.models._bodies.planar_body import PlanarBody
@@ -89,6 +90,7 @@ def test_slope():
     _compare(lambda p: _slide(p, _tight), _slide_exact, _slides, 1e-8)
 
 
+@pytest.mark.thorough
 def test_sticking_without_a_limit():
     # What drops on a slope, however steep, stays where it lands.
     end = 1.5
@@ -172,6 +174,7 @@ def _rest(b, h, tilt):
     return jnp.stack([jnp.zeros_like(up), up, -tilt])
 
 
+@pytest.mark.thorough
 def test_rocking_block():
     def ours(p):
         b, h, tilt = p
@@ -257,6 +260,7 @@ def _table(mu):
     )
 
 
+@pytest.mark.thorough
 def test_redundant_contacts():
     # Falls flat on four feet, slides on them, and stops: as a point mass would.
     def ours(p):
@@ -282,6 +286,7 @@ def test_redundant_contacts():
     _compare(ours, exact, jnp.array(points), 1e-7)
 
 
+@pytest.mark.thorough
 def test_rimless_wheel():
     n, slope, inertia = 8, 0.1, 0.2
     wheel = models.rimless_wheel(n, slope, inertia=inertia)
@@ -318,6 +323,7 @@ def test_rimless_wheel():
     np.testing.assert_allclose(before[1], exact, rtol=1e-8)
 
 
+@pytest.mark.thorough
 def test_one_of_two_lifts_off():
     # A rod that lies on both ends; a growing torque lifts the right one. It turns about
     # the left one, which goes on sticking.

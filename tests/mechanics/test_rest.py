@@ -92,6 +92,7 @@ def test_ball_on_a_moving_table(dtype):
         np.testing.assert_allclose(forward[:, 2], through, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_sliding_on_down_a_slope():
     # Impulses have the sum of the weight: where it slides to does not depend on the
     # restitution, once it has come to rest in the normal direction.
@@ -127,6 +128,7 @@ def test_sliding_on_down_a_slope():
     np.testing.assert_allclose(got, slopes, atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_thrown_off_the_paddle_after_a_rest():
     # It comes to rest while the paddle is low, rides on it, and is thrown where that
     # decelerates like a fall.
@@ -185,6 +187,7 @@ def _housner(b, h, tilt):
     return total
 
 
+@pytest.mark.thorough
 def test_bodies_on_two_corners():
     # A block that rocks: with e = 0 one corner lands as the other lifts off, ever
     # faster. And rods, which are low blocks, that fall: their ends bounce in turn, and

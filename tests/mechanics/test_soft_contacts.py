@@ -150,6 +150,7 @@ def test_biped_order_difference_in_general():
     np.testing.assert_allclose(difference, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_one_sided_derivatives_of_a_landing():
     # Through the whole landing, against one-sided differences.
     drop = _q + jnp.asarray([0.0, 0.3, 0.0])

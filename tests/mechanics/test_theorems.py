@@ -349,6 +349,7 @@ def _through_two_events(rho):
     return jnp.concatenate([*sol.x1, multipliers, sol.events.t[:2]]), sol.events.count
 
 
+@pytest.mark.thorough
 def test_theorems_6_to_8():
     jacobians = both_jacobians(_through_two_events)
     times = []
@@ -364,6 +365,7 @@ def test_theorems_6_to_8():
     assert np.all(np.ptp(np.stack(times), axis=0) > 0.05)
 
 
+@pytest.mark.thorough
 def test_theorem_8_penalty():
     constants = (2e4, 0.8, 12.0)
 

@@ -7,6 +7,7 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from scipy.integrate import quad
@@ -154,6 +155,7 @@ def test_gyroscopic_terms():
 #
 
 
+@pytest.mark.thorough
 def test_energy_of_the_biped():
     # It falls on one foot, then on the other, and collapses.
     biped: Any = models.planar_biped(friction=2.0)
@@ -205,6 +207,7 @@ def test_energy_of_the_biped():
         assert loss[sticks].max() > 0.1 and loss.min() > -1e-9
 
 
+@pytest.mark.thorough
 def test_rod_falls_over():
     # Without friction, on its left end: the centre falls straight down. When the other
     # end lands, with the first one closed, all stops.

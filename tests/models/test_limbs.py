@@ -77,6 +77,7 @@ def test_soft_legs_are_differentiable():
         np.testing.assert_allclose(corner.matrix(order), matrix, atol=1e-10)
 
 
+@pytest.mark.thorough
 def test_outcomes_of_trotting():
     # Figure 1: the final rotational velocity as a function of the initial rotation.
     def final(theta, soft):

@@ -69,6 +69,7 @@ def test_as_without():
     )
 
 
+@pytest.mark.thorough
 def test_memory():
     inputs = jax.tree.map(lambda leaf: leaf[0], _lanes(2))
 
@@ -90,6 +91,7 @@ def test_memory():
     assert temporary_bytes(100, 200) < whole / 20
 
 
+@pytest.mark.thorough
 def test_failures():
     lanes = _lanes(6)
     # The fifth piece of some lanes has more events than there may be in all.

@@ -90,6 +90,7 @@ def test_zeno_point_leads_to_a_mode(dtype):
     np.testing.assert_allclose(forward, reverse, atol=100 * tol)
 
 
+@pytest.mark.thorough
 def test_in_pieces():
     p = jnp.array([0.8, 0.5, 0.2, 0.1, 9.81])
     whole, pieces = (

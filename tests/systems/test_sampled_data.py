@@ -133,6 +133,7 @@ def _cart(t, x, u, args):
     return jnp.stack([x[1], u])
 
 
+@pytest.mark.thorough
 def test_cascade():
     # A fast loop for the speed, within a slow one for the position. Where both tick,
     # the slow one is the first: the fast one hears of it at once.
@@ -162,6 +163,7 @@ def test_cascade():
     np.testing.assert_array_equal(events, ([0, 1, 1, 1] * 6)[: 16 + 6])
 
 
+@pytest.mark.thorough
 def test_hybrid_plant():
     # A thrust holds a ball up after its first bounce; times are of the plant's events.
     class Ball(hj.AbstractHybridSystem):
@@ -267,6 +269,7 @@ def test_pulse_width(boosts):
     assert counts[0][0] > 1 and counts[1][1] > 1
 
 
+@pytest.mark.thorough
 def test_no_pulse_and_no_gap():
     # Duty cycles of 0 and 1 are corners: a perturbation makes a pulse, or a gap, or
     # does nothing. Two outputs, of x' = s - x and y' = s.

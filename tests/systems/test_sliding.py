@@ -169,6 +169,7 @@ def _ring_truth(z, t1):
     return jnp.append(point, jnp.stack([1 - radius, crossing, leaves]))
 
 
+@pytest.mark.thorough
 def test_a_surface_is_crossed_while_sliding_on_another():
     def solve(z):
         x0 = z[0] * jnp.stack([jnp.cos(z[1]), jnp.sin(z[1])])
@@ -199,6 +200,7 @@ def _beyond(rates):
     return hj.EventSelectedSystem(field, surfaces, sliding=True)
 
 
+@pytest.mark.thorough
 def test_sliding_ends_where_another_surface_is_crossed():
     def solve(z):
         system = _beyond(lambda b: z[2])
@@ -280,6 +282,7 @@ def _switch(a, b, name="slides", **more):
     )
 
 
+@pytest.mark.thorough
 def test_transitions_out_of_sliding():
     """It slides until y reaches a bound, and falls back there; y runs faster, as the
     mean of both fields says."""
@@ -315,6 +318,7 @@ def test_transitions_out_of_sliding():
     np.testing.assert_array_equal(event[:, :3], [[1, 2, -1]] * 8)
 
 
+@pytest.mark.thorough
 def test_with_cost():
     # The time spent on the surface, and how far it slid.
     def solve(z):
@@ -334,6 +338,7 @@ def test_with_cost():
     _compare(solve, truth, zs, rtol=3e-6)
 
 
+@pytest.mark.thorough
 def test_second_derivatives():
     z = jnp.asarray([0.3, 0.1, 1.1, 0.6])
 

@@ -8,6 +8,7 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.integrate
 from hybridjax.models import BouncingBall, spring_hopper
 from jax.flatten_util import ravel_pytree
@@ -329,6 +330,7 @@ def test_constant_steps():
     np.testing.assert_allclose(_used_steps(sol), grid, rtol=0, atol=1e-9)
 
 
+@pytest.mark.thorough
 def test_stiff_contact_with_an_implicit_solver():
     # A hopper on a spring with a time scale of 1 ms; `z` is height and stiffness.
     t1, g = 0.3, 9.81
@@ -411,6 +413,7 @@ def test_saveat():
         assert np.abs(t - time).min() < 1e-12
 
 
+@pytest.mark.thorough
 def test_random_keys():
     # They have a dtype of their own, no tangents, and do no harm.
     def height(x0, key):

@@ -33,7 +33,7 @@ from hybridjax.models import BallOnGround
 t1 = 1.5  # s
 times = jnp.linspace(0, t1, 46)[1:]
 noise = 0.005  # m, standard deviation of measured positions
-lanes = 16  # flights in a minibatch
+lanes = 8  # flights in a minibatch
 num_learnt, num_held_out = 128, 32
 num_updates = 600
 horizons = np.array([0.7, t1, t1])  # s, an equal number of updates each

@@ -86,6 +86,30 @@ def test_simplest_walker():
     assert orbits.is_stable[0] and orbits.signature.count[0] == 2
 
 
+@pytest.mark.thorough
+def test_simplest_walker_limps():
+    # At a slope of 0.0172 two steps make a period. SciPy walks until it repeats.
+    slope, y = 0.0172, np.array([0.24, -0.235])
+    for _ in range(120):
+        y = _next_step(y, slope)
+    system, two = models.SimplestWalker(slope), Section(1, 2, max_time=12.0)
+    near = _after_landing(*(y * np.array([1.003, 0.998])))
+    orbit = periodic_orbit(system, two, near, 0, **_FEW)
+    other = _next_step(y, slope)
+    assert np.abs(other - y).max() > 0.01
+    found = np.array([orbit.x[0], orbit.x[2]])
+    np.testing.assert_allclose(found, y, atol=1e-6)
+    d = 1e-5
+    twice = lambda y: _next_step(_next_step(y, slope), slope)
+    columns = [(twice(y + d * e) - twice(y - d * e)) / (2 * d) for e in np.eye(2)]
+    exact = np.linalg.eigvals(np.transpose(columns))
+    got = orbit.multipliers[~orbit.trivial]
+    got = got[np.argsort(-np.abs(got))][:2]
+    order = lambda a: a[np.argsort(a.imag + a.real)]
+    np.testing.assert_allclose(order(got), order(exact), atol=1e-4)
+    assert orbit.is_stable and orbit.signature.count == 4
+
+
 #
 # Driven systems
 #

@@ -84,11 +84,11 @@ def particle_filter(
     It knows nothing of derivatives: kinks, several modes at once and beliefs of any
     shape are right, in the limit of many particles. Slow, and the truth for tests.
 
-    The model is that of `hj.estimation.kalman_filter`: particles begin with
-    $x_0 + L z$, each interval begins with noise of its own, $x_{k+1} = \varphi(x_k +
-    w_k)$, and one that noise has put beyond a guard flows back to it, jumps, and comes
-    on again. Particles are drawn anew (systematic resampling) where fewer than half of
-    them count. One whose simulation fails has the weight zero.
+    The model is that of `hj.estimation.kalman_filter`, without `diffusion`: particles
+    begin with $x_0 + L z$, each interval begins with noise of its own, $x_{k+1} =
+    \varphi(x_k + w_k)$, and one that noise has put beyond a guard flows back to it,
+    jumps, and comes on again. Particles are drawn anew (systematic resampling) where
+    fewer than half of them count. One whose simulation fails has the weight zero.
 
     It has no derivatives: where particles are drawn anew, they do not exist.
 

@@ -42,12 +42,15 @@ class Flow(eqx.Module):
 
 class Passed(eqx.Module):
     """Where a point is, the derivative by where it was, and the covariance that noise
-    has added on the way."""
+    has added on the way; how long ago the last event was, and the derivative of its
+    time, zero if there was none."""
 
     x: Float[Array, " n"]
     mode: PyTree
     matrix: Float[Array, "n n"]
     noise: Float[Array, "n n"] | None
+    since: Float[Array, ""]
+    event_time: Float[Array, " n"]
 
 
 class Advanced(eqx.Module):
@@ -84,7 +87,9 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
         span = jnp.where(is_back, horizon, jnp.where(is_last, t_next - t, back))
         way = jnp.where(is_back & overdue, guard, FORWARD)
         sign = jnp.where(is_back, -jnp.ones_like(t), 1)
-        here = Passed(x, mode, _identity(flow, x), _no_noise(flow, x))
+        identity, zero = _identity(flow, x), jnp.zeros_like(t)
+        never = jnp.zeros_like(identity[0])
+        here = Passed(x, mode, identity, _no_noise(flow, x), zero, never)
         stays = here, jnp.asarray(False), span, SUCCESS
 
         def moves(x, mode):
@@ -92,9 +97,11 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
             reached = sol.result == RESULTS.event_occurred
             # Without the last rows, which are those of a time.
             n = x.shape[0]
-            end, columns, noise, _ = sol.x1
+            end, columns, noise, last = sol.x1
             noise = None if noise is None else noise[:n, :n]
-            passed = Passed(end, sol.mode1[0], columns[:n], noise)
+            passed = Passed(
+                end, sol.mode1[0], columns[:n], noise, sol.t1 - last, columns[n]
+            )
             return passed, reached, sol.t1, sol.result
 
         # Most of the time no lane has met a guard too late.

@@ -137,8 +137,9 @@ def kalman_filter(
         that is too little: at a measurement while it is uncertain, by the covariance,
         whether an event has happened; and at events that are slow, as the saltation
         matrix grows like one over the speed at which the guard is met: of a ball that
-        comes to rest it makes any estimate. `hj.estimation.particle_filter` is right
-        in both.
+        comes to rest it makes any estimate. `hj.estimation.gaussian_sum_filter` has
+        several hypotheses, for the first; `hj.estimation.particle_filter` is right in
+        both.
 
     The result is differentiable, in forward and in reverse mode, once: parameters of
     the system, `args`, and roots of noise can be learnt by `log_likelihood`. Roots are
@@ -228,11 +229,14 @@ def kalman_filter(
     return certify(filtered, verdict, messages(inputs)) if throw else filtered
 
 
-class _Step(eqx.Module):
-    """What comes of one step, from a measurement to the next."""
+class Step(eqx.Module):
+    """What comes of one step, from a measurement to the next: `here` at its start,
+    `begun` with the noise there, `there` at its end."""
 
     here: Any
+    begun: Float[Array, "n k"]
     there: Any
+    last_event: Any
     innovation: Any
     updated: Any
     factors: Factors
@@ -245,25 +249,28 @@ def _filter(given: Given):
     problem = given.problem()
 
     def step(carry, inputs):
-        return _step(problem, carry, inputs)
+        return filter_step(problem, carry, inputs)
 
     init = (problem.x0, problem.root0, problem.mode0, SUCCESS)
     _, out = lax.scan(step, init, problem.steps())
     return _solution(problem, out), verdict_of(problem, out.result)
 
 
-def _step(problem: Problem, carry, inputs):
+def filter_step(problem: Problem, carry, inputs, has_noise=True):
+    """`has_noise`: or whether the root has that of the start already."""
     x, root, mode, result = carry
     t, t_next, y = inputs
     moved = advance(problem.flow, t, t_next, x, mode)
     here, there = moved.here, moved.there
     here_root = jnp.matmul(here.matrix, root)
-    shift = problem.noise_root(t, here.x, here.mode, t_next - t)
-    noise = jnp.matmul(there.matrix, shift)
+    duration = jnp.where(has_noise, t_next - t, 0)
+    shift = problem.noise_root(t, here.x, here.mode, duration)
+    begun = jnp.concatenate([here_root, shift], axis=1)
+    moved_root = jnp.matmul(there.matrix, begun)
     if there.noise is not None:
-        noise = jnp.concatenate([noise, symmetric_root(there.noise)], axis=1)
-    moved_root = jnp.matmul(there.matrix, here_root)
-    there_root = compress(jnp.concatenate([moved_root, noise], axis=1))
+        white = symmetric_root(there.noise)
+        moved_root = jnp.concatenate([moved_root, white], axis=1)
+    there_root, noise = compress(moved_root), moved_root[:, here_root.shape[1] :]
     seen = innovation(problem.measurement, t_next, there.x, there.mode, y)
     updated = update(there_root, seen)
     result = first_failure(result, moved.result)
@@ -278,9 +285,11 @@ def _step(problem: Problem, carry, inputs):
         shift=updated.shift,
         whitened=(whitened(seen.matrix), whitened(seen.value)),
     )
-    out = _Step(
+    out = Step(
         here=(here.x, here.mode, here_root),
+        begun=begun,
         there=(there.x, there.mode, there_root),
+        last_event=(there.since, there.event_time),
         innovation=(seen.value, seen.count),
         updated=updated,
         factors=factors,
@@ -293,7 +302,7 @@ def _step(problem: Problem, carry, inputs):
     return (x, root, there.mode, result), out
 
 
-def _solution(problem: Problem, out: _Step) -> FilterSolution:
+def _solution(problem: Problem, out: Step) -> FilterSolution:
     # What an update has led to is known in the step after it.
     last = lambda tree: jtu.tree_map(lambda a: a[:-1], tree)
     after = lambda tree: jtu.tree_map(lambda a: a[1:], tree)

@@ -20,7 +20,7 @@ from .._systems.system import AbstractHybridSystem
 from ..analysis._square_root import triangle
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
-from ._problem import Given, given, Problem
+from ._problem import check_number, Given, given, Problem
 from ._results import RESULTS, SUCCESS
 from ._update import innovation
 
@@ -112,15 +112,7 @@ def particle_filter(
         Gordon, Salmond, Smith, *Novel approach to nonlinear/non-Gaussian Bayesian state
         estimation*, 1993.
     """
-    if isinstance(num_particles, bool) or not isinstance(num_particles, int):
-        raise ValueError(
-            "Argument `num_particles` must be an integer, but it is a "
-            f"{type(num_particles).__name__}."
-        )
-    if num_particles < 1:
-        raise ValueError(
-            f"Argument `num_particles` must be at least 1, but it is {num_particles}."
-        )
+    check_number("num_particles", num_particles)
     inputs = given(
         system,
         t0,

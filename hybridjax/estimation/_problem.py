@@ -180,6 +180,21 @@ def given(
     )
 
 
+def check_number(name, number):
+    """
+    **Raises:**
+
+    - `ValueError` if it is no integer, or less than one.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError(
+            f"Argument `{name}` must be an integer, but it is a "
+            f"{type(number).__name__}."
+        )
+    if number < 1:
+        raise ValueError(f"Argument `{name}` must be at least 1, but it is {number}.")
+
+
 def _check_times(t0, ts):
     if jnp.ndim(ts) != 1 or jnp.size(ts) == 0:
         raise ValueError(

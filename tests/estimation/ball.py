@@ -9,9 +9,9 @@ def drift(h):
 
 
 def flow(x, h, gravity):
-    return np.stack(
-        [x[..., 0] + h * x[..., 1] - gravity * h**2 / 2, x[..., 1] - gravity * h], -1
-    )
+    """`h` is a number, or has a last axis of length one."""
+    q, v = x[..., :1], x[..., 1:]
+    return np.concatenate([q + h * v - gravity * h**2 / 2, v - gravity * h], axis=-1)
 
 
 def impact_time(x, gravity):
@@ -55,6 +55,17 @@ def predict(x, h, gravity, restitution, saltation=True):
         x, matrix, noise = fly(x, rest)
         h = h - rest
     return fly(x, h)
+
+
+def advance(x, h, gravity, restitution):
+    """Many balls after a time in which each bounces once at most; and which did. Those
+    that begin below the ground have bounced before, if they fall."""
+    tau = impact_time(x, gravity)[:, None]
+    fall = np.sqrt(np.maximum(x[:, 1] ** 2 + 2 * gravity * x[:, 0], 0))[:, None]
+    up = np.concatenate([0 * fall, restitution * fall], axis=1)
+    below = x[:, 0] <= 0
+    hit = (tau[:, 0] <= h) & ~(below & (x[:, 1] > 0))
+    return np.where(hit[:, None], flow(up, h - tau, gravity), flow(x, h, gravity)), hit
 
 
 def kalman_filter(x, P, ts, ys, variance, process, gravity, restitution, diffusion=0.0):

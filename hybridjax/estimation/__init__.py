@@ -1,6 +1,10 @@
 """State estimation across events: Kalman filters and smoothers, particle filters."""
 
 from .._jax.signature import make_readable
+from ._gaussian_sum_filter import (
+    gaussian_sum_filter as gaussian_sum_filter,
+    GaussianSumSolution as GaussianSumSolution,
+)
 from ._kalman_filter import (
     FilterSolution as FilterSolution,
     kalman_filter as kalman_filter,

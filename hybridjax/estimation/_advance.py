@@ -15,7 +15,8 @@ from .._jax.branch import cond_any, where
 from .._loop.results import choose, first_failure
 from .._simulate import simulate
 from .._systems.flat import FlatSystem
-from ._linearised import FORWARD, Linearised
+from ._linearised import FORWARD, Linearised, with_time
+from ._noise import NoiseRoot
 from ._results import RESULTS, SUCCESS
 
 
@@ -28,6 +29,8 @@ class Flow(eqx.Module):
     """The system, and how it is simulated."""
 
     system: FlatSystem
+    # Of white noise on the way; `None` is none.
+    diffusion: NoiseRoot | None
     solver: dfx.AbstractSolver
     controller: dfx.AbstractStepSizeController | None
     saltation: Bool[Array, ""]
@@ -38,11 +41,16 @@ class Flow(eqx.Module):
 
 
 class Passed(eqx.Module):
-    """Where a point is, and the derivative by where it was."""
+    """Where a point is, the derivative by where it was, and the covariance that noise
+    has added on the way; how long ago the last event was, and the derivative of its
+    time, zero if there was none."""
 
     x: Float[Array, " n"]
     mode: PyTree
     matrix: Float[Array, "n n"]
+    noise: Float[Array, "n n"] | None
+    since: Float[Array, ""]
+    event_time: Float[Array, " n"]
 
 
 class Advanced(eqx.Module):
@@ -79,13 +87,21 @@ def advance(flow: Flow, t, t_next, x, mode) -> Advanced:
         span = jnp.where(is_back, horizon, jnp.where(is_last, t_next - t, back))
         way = jnp.where(is_back & overdue, guard, FORWARD)
         sign = jnp.where(is_back, -jnp.ones_like(t), 1)
-        here = Passed(x, mode, _identity(flow, x))
+        identity, zero = _identity(flow, x), jnp.zeros_like(t)
+        never = jnp.zeros_like(identity[0])
+        here = Passed(x, mode, identity, _no_noise(flow, x), zero, never)
         stays = here, jnp.asarray(False), span, SUCCESS
 
         def moves(x, mode):
             sol = _simulate(flow, origin, sign, span, x, mode, way)
             reached = sol.result == RESULTS.event_occurred
-            passed = Passed(sol.x1[0], sol.mode1[0], sol.x1[1])
+            # Without the last rows, which are those of a time.
+            n = x.shape[0]
+            end, columns, noise, last = sol.x1
+            noise = None if noise is None else noise[:n, :n]
+            passed = Passed(
+                end, sol.mode1[0], columns[:n], noise, sol.t1 - last, columns[n]
+            )
             return passed, reached, sol.t1, sol.result
 
         # Most of the time no lane has met a guard too late.
@@ -112,14 +128,15 @@ def _simulate(flow: Flow, origin, sign, span, x, mode, way):
     dtype = x.dtype
     zero = jnp.zeros((), dtype)
     tol = corner_tolerance(None, dtype) * span
-    system = Linearised(flow.system, origin, sign, tol, flow.saltation)
-    columns = _identity(flow, x)
-    last = (jnp.zeros((columns.shape[1],), dtype), zero)
+    system = Linearised(flow.system, flow.diffusion, origin, sign, tol, flow.saltation)
+    columns = with_time(_identity(flow, x), 0)
+    noise = _no_noise(flow, x)
+    noise = None if noise is None else with_time(noise, 1)
     sol = simulate(
         system,
         zero,
         span,
-        (x, columns, last),
+        (x, columns, noise, zero),
         (mode, jnp.asarray(way, jnp.int32)),
         solver=flow.solver,
         stepsize_controller=flow.controller,
@@ -134,6 +151,11 @@ def _simulate(flow: Flow, origin, sign, span, x, mode, way):
 def _identity(flow: Flow, x):
     n = x.shape[0]
     return jnp.eye(n, n if flow.linearised else 0, dtype=x.dtype)
+
+
+def _no_noise(flow: Flow, x):
+    n = x.shape[0]
+    return None if flow.diffusion is None else jnp.zeros((n, n), x.dtype)
 
 
 def _overdue(system: FlatSystem, t, x, mode):

@@ -14,7 +14,7 @@ from .._jax.errors import certify
 from .._loop.results import choose, first_failure
 from .._solution.path import nan_unless
 from .._systems.system import AbstractHybridSystem
-from ..analysis._square_root import compress, triangle
+from ..analysis._square_root import compress, symmetric_root, triangle
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
 from ._problem import Given, given, Problem
@@ -27,7 +27,7 @@ class Factors(eqx.Module):
 
     - `passing`: the derivative of the filtered state by what the update made of it.
     - `transition`: that of the predicted state by the filtered one before.
-    - `process_root`: of the process noise of the interval before.
+    - `process_root`: of the noise of the interval before, at its end.
     - `shift`: by how much the update moved the state.
     - `whitened`: the measurement matrix, and the innovation, in units of the noise.
     """
@@ -99,6 +99,7 @@ def kalman_filter(
     measurement: Any,
     measurement_root: Any,
     process_root: Any = None,
+    diffusion: Any = None,
     saltation: bool = True,
     solver: dfx.AbstractSolver = dfx.Tsit5(),
     stepsize_controller: dfx.AbstractStepSizeController | None = None,
@@ -111,13 +112,15 @@ def kalman_filter(
     From one measurement to the next the mean is simulated, and the covariance goes with
     the derivative of that, in which events are saltation matrices,
 
-    $$P_{k+1}^- = \Phi (P_k + \Delta t\, G G^\top) \Phi^\top, \qquad
+    $$P_{k+1}^- = \Phi (P_k + \Delta t\, G G^\top) \Phi^\top + Q_k, \qquad
     \Phi = A_2\, \Xi\, A_1.$$
 
     Covariances are carried as square roots, and none is inverted: they may be singular,
-    as after a plastic impact. The process noise enters once in each interval, at its
-    start: $x_{k+1} = \varphi(x_k + w_k)$ with $w_k$ of covariance $\Delta t\, G
-    G^\top$, where $\varphi$ is the flow with its events.
+    as after a plastic impact. Process noise is of two kinds. One enters once in each
+    interval, at its start: $x_{k+1} = \varphi(x_k + w_k)$ with $w_k$ of covariance
+    $\Delta t\, G G^\top$, where $\varphi$ is the flow with its events. The other is
+    white, all along the flow, $\mathrm dx = F\, \mathrm dt + L\, \mathrm dw$: it adds
+    $\dot Q = A Q + Q A^\top + L L^\top$, with $Q^+ = \Xi Q^- \Xi^\top$ at events.
 
     **A measurement that leads beyond a guard** says that its event has happened
     before. The state flows back by the frozen field of its mode to the guard, jumps,
@@ -134,8 +137,9 @@ def kalman_filter(
         that is too little: at a measurement while it is uncertain, by the covariance,
         whether an event has happened; and at events that are slow, as the saltation
         matrix grows like one over the speed at which the guard is met: of a ball that
-        comes to rest it makes any estimate. `hj.estimation.particle_filter` is right
-        in both.
+        comes to rest it makes any estimate. `hj.estimation.gaussian_sum_filter` has
+        several hypotheses, for the first; `hj.estimation.particle_filter` is right in
+        both.
 
     The result is differentiable, in forward and in reverse mode, once: parameters of
     the system, `args`, and roots of noise can be learnt by `log_likelihood`. Roots are
@@ -172,6 +176,8 @@ def kalman_filter(
     - `process_root`: a square root $G$ of the covariance by which process noise grows
         per unit of time, of shape `(n, k)`; or a callable `(t, x, mode, args)` that
         returns it. `None` is no noise.
+    - `diffusion`: $L$, of white noise, of shape `(n, k)`, any rank; or a callable
+        `(t, x, mode, args)` that returns it. As in `hj.analysis.propagate_covariance`.
 
     **Other arguments:**
 
@@ -211,6 +217,7 @@ def kalman_filter(
         measurement=measurement,
         measurement_root=measurement_root,
         process_root=process_root,
+        diffusion=diffusion,
         solver=solver,
         stepsize_controller=stepsize_controller,
         max_steps=max_steps,
@@ -222,11 +229,14 @@ def kalman_filter(
     return certify(filtered, verdict, messages(inputs)) if throw else filtered
 
 
-class _Step(eqx.Module):
-    """What comes of one step, from a measurement to the next."""
+class Step(eqx.Module):
+    """What comes of one step, from a measurement to the next: `here` at its start,
+    `begun` with the noise there, `there` at its end."""
 
     here: Any
+    begun: Float[Array, "n k"]
     there: Any
+    last_event: Any
     innovation: Any
     updated: Any
     factors: Factors
@@ -239,22 +249,28 @@ def _filter(given: Given):
     problem = given.problem()
 
     def step(carry, inputs):
-        return _step(problem, carry, inputs)
+        return filter_step(problem, carry, inputs)
 
     init = (problem.x0, problem.root0, problem.mode0, SUCCESS)
     _, out = lax.scan(step, init, problem.steps())
     return _solution(problem, out), verdict_of(problem, out.result)
 
 
-def _step(problem: Problem, carry, inputs):
+def filter_step(problem: Problem, carry, inputs, has_noise=True):
+    """`has_noise`: or whether the root has that of the start already."""
     x, root, mode, result = carry
     t, t_next, y = inputs
     moved = advance(problem.flow, t, t_next, x, mode)
     here, there = moved.here, moved.there
     here_root = jnp.matmul(here.matrix, root)
-    noise = problem.noise_root(t, here.x, here.mode, t_next - t)
-    noisy = jnp.concatenate([here_root, noise], axis=1)
-    there_root = compress(jnp.matmul(there.matrix, noisy))
+    duration = jnp.where(has_noise, t_next - t, 0)
+    shift = problem.noise_root(t, here.x, here.mode, duration)
+    begun = jnp.concatenate([here_root, shift], axis=1)
+    moved_root = jnp.matmul(there.matrix, begun)
+    if there.noise is not None:
+        white = symmetric_root(there.noise)
+        moved_root = jnp.concatenate([moved_root, white], axis=1)
+    there_root, noise = compress(moved_root), moved_root[:, here_root.shape[1] :]
     seen = innovation(problem.measurement, t_next, there.x, there.mode, y)
     updated = update(there_root, seen)
     result = first_failure(result, moved.result)
@@ -269,9 +285,11 @@ def _step(problem: Problem, carry, inputs):
         shift=updated.shift,
         whitened=(whitened(seen.matrix), whitened(seen.value)),
     )
-    out = _Step(
+    out = Step(
         here=(here.x, here.mode, here_root),
+        begun=begun,
         there=(there.x, there.mode, there_root),
+        last_event=(there.since, there.event_time),
         innovation=(seen.value, seen.count),
         updated=updated,
         factors=factors,
@@ -284,7 +302,7 @@ def _step(problem: Problem, carry, inputs):
     return (x, root, there.mode, result), out
 
 
-def _solution(problem: Problem, out: _Step) -> FilterSolution:
+def _solution(problem: Problem, out: Step) -> FilterSolution:
     # What an update has led to is known in the step after it.
     last = lambda tree: jtu.tree_map(lambda a: a[:-1], tree)
     after = lambda tree: jtu.tree_map(lambda a: a[1:], tree)

@@ -106,8 +106,7 @@ def _smoother(filtered: FilterSolution) -> SmootherSolution:
         matrix, value = f.whitened
         U = compress(jnp.concatenate([U, matrix.T], axis=1))
         eta = eta + matrix.T @ value
-        # Before the flow, and the process noise.
-        U, eta = jnp.matmul(f.transition.T, U), f.transition.T @ eta
+        # Before the noise, and the flow.
         G = f.process_root
         noisy = jnp.matmul(U.T, G)
         within = triangle(
@@ -118,6 +117,7 @@ def _smoother(filtered: FilterSolution) -> SmootherSolution:
         eta = eta - U @ (noisy @ across)
         lower = triangle(jnp.concatenate([identity, noisy], axis=1))
         U = solve_triangular(lower, U.T, lower=True).T
+        U, eta = jnp.matmul(f.transition.T, U), f.transition.T @ eta
         return (U, eta), out
 
     inputs = means, filtered.roots, filtered._factors

@@ -1,4 +1,5 @@
-"""A system together with the derivative of its flow, as one hybrid system."""
+"""A system together with the derivative of its flow, and with the covariance of noise
+on the way, as one hybrid system."""
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from .._jax.branch import where
 from .._systems.flat import FlatSystem
 from .._systems.names import Names
 from .._systems.system import AbstractTimedSystem, UNWATCHED
+from ._noise import NoiseRoot
 
 
 # What the flow does: on in time; or back in time, with the field of the mode frozen,
@@ -19,20 +21,23 @@ FORWARD, REWOUND = -1, -2
 
 
 class Linearised(AbstractTimedSystem):
-    r"""The state $x$, and columns of its derivative by what it was at the start,
+    r"""The state $x$, columns of its derivative by what it was at the start, and the
+    covariance of white noise since then,
 
-    $$\dot x = F, \quad \dot \Phi = D_x F\, \Phi, \qquad x^+ = R(x^-), \quad
-    \Phi^+ = \Xi\, \Phi^-.$$
+    $$\dot x = F, \quad \dot \Phi = A\, \Phi, \quad \dot Q = A Q + Q A^\top + L L^\top,
+    \quad A = D_x F; \qquad x^+ = R(x^-), \quad \Phi^+ = \Xi\, \Phi^-, \quad
+    Q^+ = \Xi\, Q^- \Xi^\top.$$
 
     So the derivative is a part of the state: its error is controlled, and first
-    derivatives of a simulation of this are those of the state and of the matrix, in
+    derivatives of a simulation of this are those of the state and of the matrices, in
     forward and in reverse mode. Several events in one instant are taken in the order of
     the simulation.
 
-    **State:** `(x, columns, (dt, last))`: $x$ of shape `(n,)`, the columns, of shape
-    `(n, p)`; and how the time of the last event moves with them, of shape `(p,)`, and
-    that time: with them move events that a reset or the start has put inside their
-    guard set.
+    **State:** `(x, columns, noise, last)`: $x$ of shape `(n,)`; the columns, of shape
+    `(n + 1, p)`; the covariance, of shape `(n + 1, n + 1)`, or `None`; and the time of
+    the last event. The last row of the columns, and the last row and column of the
+    covariance, are those of that time: with it move events that a reset or the start
+    has put inside their guard set.
 
     **Mode:** `(mode, way)`, that of the system, and `FORWARD`, the number of a guard,
     or `REWOUND`.
@@ -43,6 +48,7 @@ class Linearised(AbstractTimedSystem):
     """
 
     system: FlatSystem
+    diffusion: NoiseRoot | None
     origin: Float[Array, ""]
     # On or back, 1 or -1.
     sign: Float[Array, ""]
@@ -55,10 +61,16 @@ class Linearised(AbstractTimedSystem):
         return self.origin + self.sign * s
 
     def flow(self, t, x, mode, args):
-        x, columns, last = x
-        field = lambda x: self.sign * self.system.flow(self.time(t), x, mode[0])
+        (x, columns, noise, last), (mode, _) = x, mode
+        time = self.time(t)
+        field = lambda x: self.sign * self.system.flow(time, x, mode)
         dx, push = jax.linearize(field, x)
-        return dx, _each(push, columns), jtu.tree_map(jnp.zeros_like, last)
+        # The time of the last event does not change.
+        drift = lambda a: with_time(_each(push, a[:-1]), 0)
+        if self.diffusion is not None:
+            root, half = self.diffusion(time, x, mode), drift(noise)
+            noise = half + half.T + with_time(jnp.matmul(root, root.T), 1)
+        return dx, drift(columns), noise, jnp.zeros_like(last)
 
     def guards(self, t, x, mode, args):
         mode, way = mode
@@ -69,7 +81,7 @@ class Linearised(AbstractTimedSystem):
         return jnp.append(watched, jnp.where(way >= 0, back, UNWATCHED))
 
     def jump(self, t, x, mode, event, args):
-        (before, columns, (dt, last)), (mode, way) = x, mode
+        (before, columns, noise, last), (mode, way) = x, mode
         n_guards, time = self.system.n_guards, self.time(t)
         if n_guards == 0:
             return x, (mode, way)
@@ -79,17 +91,19 @@ class Linearised(AbstractTimedSystem):
         inside = self._inside(t, before, mode, event, last) | ~self.saltation
         nothing = jtu.tree_map(lambda _: None, self.system)
 
-        def push(dx, dt):
+        def push(column):
+            dx, dt = column[:-1], column[-1]
             tangents = (nothing, dx, dt)
-            return event_tangent(
+            dx, dt_now = event_tangent(
                 self.system, time, before, mode, event, tangents, inside, False
             )
+            return jnp.append(dx, jnp.where(self.saltation, dt_now, dt))
 
-        pushed, dt_now = columns, dt
-        if columns.shape[1] > 0:
-            pushed, dt_now = jax.vmap(push, (1, 0), (1, 0))(columns, dt)
-        dt_now = jnp.where(self.saltation, dt_now, dt)
-        x, mode = where(there, (x, mode), ((after, pushed, (dt_now, t)), mode_after))
+        matrix = _each(push, jnp.eye(before.shape[0] + 1, dtype=before.dtype))
+        if noise is not None:
+            noise = jnp.matmul(jnp.matmul(matrix, noise), matrix.T)
+        pushed = after, jnp.matmul(matrix, columns), noise, t
+        x, mode = where(there, (x, mode), (pushed, mode_after))
         return x, (mode, jnp.where(there, REWOUND, way))
 
     def _inside(self, t, x, mode, event, last) -> Bool[Array, ""]:
@@ -113,6 +127,11 @@ class Linearised(AbstractTimedSystem):
     @property
     def naming(self) -> Names:
         return Names()
+
+
+def with_time(matrix, columns):
+    """With a row of zeros, and maybe a column."""
+    return jnp.pad(matrix, ((0, 1), (0, columns)))
 
 
 def _each(push, columns):

@@ -1,7 +1,6 @@
 """What is measured, as a function of the flat state."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from .._jax.branch import switch
 from .._jax.gate import gate
 from .._systems.automaton import HybridAutomaton, ModalState
+from ._noise import NoiseRoot
 
 
 _SAME_ENTRIES = (
@@ -25,18 +25,12 @@ class Measurement(eqx.Module):
     """`y = h(t, x, mode) + noise`, with a root of the covariance of the noise."""
 
     function: Callable
-    root: Any
+    noise_root: NoiseRoot
     unravel: Callable
     args: PyTree
 
     def value(self, t, x, mode) -> Float[Array, " m"]:
         return jnp.asarray(self.function(t, self.unravel(x), mode, self.args), x.dtype)
-
-    def noise_root(self, t, x, mode) -> Float[Array, "m k"]:
-        if callable(self.root):
-            root = self.root(t, self.unravel(x), mode, self.args)
-            return jnp.asarray(root, x.dtype)
-        return jnp.asarray(self.root, x.dtype)
 
 
 def measurement_of(
@@ -56,7 +50,8 @@ def measurement_of(
             "mapping from the names of modes to callables `(t, x, args) -> y`, but it "
             f"is a {type(measurement).__name__}."
         )
-    model = Measurement(measurement, measurement_root, unravel, args)
+    noise_root = NoiseRoot(measurement_root, unravel, args)
+    model = Measurement(measurement, noise_root, unravel, args)
     flat = ravel_pytree(x)[0]
     try:
         struct = jax.eval_shape(model.value, t, flat, mode)

@@ -20,7 +20,7 @@ from .._systems.system import AbstractHybridSystem
 from ..analysis._square_root import triangle
 from ._advance import advance
 from ._messages import last_of, messages, verdict_of
-from ._problem import Given, given, Problem
+from ._problem import check_number, Given, given, Problem
 from ._results import RESULTS, SUCCESS
 from ._update import innovation
 
@@ -84,11 +84,11 @@ def particle_filter(
     It knows nothing of derivatives: kinks, several modes at once and beliefs of any
     shape are right, in the limit of many particles. Slow, and the truth for tests.
 
-    The model is that of `hj.estimation.kalman_filter`: particles begin with
-    $x_0 + L z$, each interval begins with noise of its own, $x_{k+1} = \varphi(x_k +
-    w_k)$, and one that noise has put beyond a guard flows back to it, jumps, and comes
-    on again. Particles are drawn anew (systematic resampling) where fewer than half of
-    them count. One whose simulation fails has the weight zero.
+    The model is that of `hj.estimation.kalman_filter`, without `diffusion`: particles
+    begin with $x_0 + L z$, each interval begins with noise of its own, $x_{k+1} =
+    \varphi(x_k + w_k)$, and one that noise has put beyond a guard flows back to it,
+    jumps, and comes on again. Particles are drawn anew (systematic resampling) where
+    fewer than half of them count. One whose simulation fails has the weight zero.
 
     It has no derivatives: where particles are drawn anew, they do not exist.
 
@@ -112,15 +112,7 @@ def particle_filter(
         Gordon, Salmond, Smith, *Novel approach to nonlinear/non-Gaussian Bayesian state
         estimation*, 1993.
     """
-    if isinstance(num_particles, bool) or not isinstance(num_particles, int):
-        raise ValueError(
-            "Argument `num_particles` must be an integer, but it is a "
-            f"{type(num_particles).__name__}."
-        )
-    if num_particles < 1:
-        raise ValueError(
-            f"Argument `num_particles` must be at least 1, but it is {num_particles}."
-        )
+    check_number("num_particles", num_particles)
     inputs = given(
         system,
         t0,

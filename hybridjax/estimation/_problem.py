@@ -17,6 +17,7 @@ from .._systems.rest import at_tolerance
 from .._systems.start import Start, start
 from ._advance import Flow
 from ._measurement import check_full_rank, Measurement, measurement_of
+from ._noise import NoiseRoot
 
 
 class Problem(eqx.Module):
@@ -24,7 +25,7 @@ class Problem(eqx.Module):
 
     flow: Flow
     measurement: Measurement
-    process_root: Any
+    process_root: NoiseRoot
     t0: Float[Array, ""]
     ts: Float[Array, " times"]
     ys: Float[Array, "times m"]
@@ -36,13 +37,10 @@ class Problem(eqx.Module):
     def noise_root(self, t, x, mode, duration) -> Float[Array, "n k"]:
         """A root of the covariance of the process noise of an interval that begins
         here."""
-        root = self.process_root
-        if callable(root):
-            root = root(t, self.unravel(x), mode, self.measurement.args)
         # The square root of zero has no derivative.
         empty = duration <= 0
         scale = jnp.where(empty, 0, jnp.sqrt(jnp.where(empty, 1, duration)))
-        return scale * jnp.asarray(root, x.dtype)
+        return scale * self.process_root(t, x, mode)
 
     def steps(self):
         """What a filter goes through: for each measurement from when to when, what was
@@ -64,6 +62,7 @@ class Given(eqx.Module):
     measurement: Any
     measurement_root: Any
     process_root: Any
+    diffusion: Any
     solver: dfx.AbstractSolver
     controller: dfx.AbstractStepSizeController
     saltation: Bool[Array, ""]
@@ -81,12 +80,20 @@ class Given(eqx.Module):
         point, dtype = (begin.t, begin.x, begin.mode), begin.t.dtype
         system = at_tolerance(begin.system, tolerance("atol", self.controller))
         flat, x0, unravel = flatten_system(system, *point, args, self.solver)
-        root = self.process_root
+        _check_root("root0", self.root0, x0.size)
+
+        def noise(name, root):
+            shown = root
+            if callable(root):
+                shown = eqx.filter_eval_shape(root, *point, args)
+            _check_root(name, shown, x0.size)
+            return NoiseRoot(root, unravel, args)
+
+        root, diffusion = self.process_root, self.diffusion
         if root is None:
             root = jnp.zeros((x0.size, 1), dtype)
-        shown = eqx.filter_eval_shape(root, *point, args) if callable(root) else root
-        _check_root("root0", self.root0, x0.size)
-        _check_root("process_root", shown, x0.size)
+        if diffusion is not None:
+            diffusion = noise("diffusion", diffusion)
         measurement = measurement_of(
             begin.system,
             self.measurement,
@@ -98,6 +105,7 @@ class Given(eqx.Module):
         )
         flow = Flow(
             flat,
+            diffusion,
             self.solver,
             self.controller,
             max_steps=self.max_steps,
@@ -108,7 +116,7 @@ class Given(eqx.Module):
         return Problem(
             flow=flow,
             measurement=measurement,
-            process_root=root,
+            process_root=noise("process_root", root),
             t0=begin.t,
             ts=self.ts.astype(dtype),
             ys=self.ys.astype(dtype),
@@ -131,6 +139,7 @@ def given(
     *,
     measurement_root,
     process_root,
+    diffusion=None,
     stepsize_controller,
     saltation,
     **options,
@@ -164,10 +173,26 @@ def given(
         args=args,
         measurement_root=array(measurement_root),
         process_root=array(process_root),
+        diffusion=array(diffusion),
         controller=dynamic_tolerances(stepsize_controller, dtype),
         saltation=jnp.asarray(saltation),
         **options,
     )
+
+
+def check_number(name, number):
+    """
+    **Raises:**
+
+    - `ValueError` if it is no integer, or less than one.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError(
+            f"Argument `{name}` must be an integer, but it is a "
+            f"{type(number).__name__}."
+        )
+    if number < 1:
+        raise ValueError(f"Argument `{name}` must be at least 1, but it is {number}.")
 
 
 def _check_times(t0, ts):

@@ -27,18 +27,7 @@ def trials():
     for _ in range(STEPS):
         x = x + np.sqrt(PROCESS) * rng.normal(size=x.shape)
         # From this height, it bounces once in a step at most.
-        tau = ball.impact_time(x, GRAVITY)[:, None]
-        down, up = x.copy(), x.copy()
-        fall = np.sqrt(x[:, 1] ** 2 + 2 * GRAVITY * x[:, 0])
-        up[:, 0], up[:, 1] = 0, RESTITUTION * fall
-        bounced = np.stack(
-            [
-                up[:, 1] * (DT - tau[:, 0]) - GRAVITY * (DT - tau[:, 0]) ** 2 / 2,
-                up[:, 1] - GRAVITY * (DT - tau[:, 0]),
-            ],
-            axis=1,
-        )
-        x = np.where(tau <= DT, bounced, ball.flow(down, DT, GRAVITY))
+        x, _ = ball.advance(x, DT, GRAVITY, RESTITUTION)
         xs.append(x)
     xs = np.stack(xs, axis=1)
     ys = xs[:, :, 0] + np.sqrt(NOISE) * rng.normal(size=xs.shape[:2])

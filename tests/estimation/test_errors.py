@@ -81,6 +81,10 @@ SIZES = [lambda t, x, args: x[:1], lambda t, x, args: x]
             r"`process_root` must be a matrix, .* but its shape is \(3, 3\)",
         ),
         (
+            dict(diffusion=np.ones(2)),
+            r"`diffusion` must be a matrix, .* but its shape is \(2,\)",
+        ),
+        (
             dict(ts=np.array([0.2, 0.1])),
             "`ts` must be in ascending order, and begin no earlier than `t0`, which is "
             "0.0, but there is 0.2 before 0.1. Sort the measurements by time",

@@ -13,11 +13,19 @@ from . import ball
 
 # The first is the start, and two are the same.
 TIMES = np.array([0.0, 0.2, 0.35, 0.4, 0.4, 0.47, 0.6, 0.85, 1.1])
-NAMES = ("height", "speed", "gravity", "restitution", "deviation", "process")
+NAMES = (
+    "height",
+    "speed",
+    "gravity",
+    "restitution",
+    "deviation",
+    "process",
+    "diffusion",
+)
 
 
 def filtered(z, ys):
-    height, speed, gravity, restitution, deviation, process = z
+    height, speed, gravity, restitution, deviation, process, diffusion = z
     return hj.estimation.kalman_filter(
         hj.models.BouncingBall(gravity, restitution),
         0.0,
@@ -29,6 +37,7 @@ def filtered(z, ys):
         measurement=lambda t, x, mode, args: x[:1],
         measurement_root=deviation * jnp.eye(1),
         process_root=process * jnp.eye(2),
+        diffusion=diffusion * jnp.array([[0.0], [1.0]]),
         throw=False,
     )
 
@@ -45,18 +54,18 @@ def program():
 
 
 def reference(z, ys):
-    height, speed, gravity, restitution, deviation, process = z
+    height, speed, gravity, restitution, deviation, process, diffusion = z
     x, P = np.array([height, speed]), 0.01 * np.eye(2)
-    noise = deviation**2, process**2
-    return ball.kalman_filter(x, P, TIMES, ys, *noise, gravity, restitution)
+    rest = deviation**2, process**2, gravity, restitution, diffusion
+    return ball.kalman_filter(x, P, TIMES, ys, *rest)
 
 
 @functools.cache
 def cases():
     # Heights from which the first bounce is before, between and after measurements.
     heights = np.linspace(0.75, 1.2, 10)
-    zs = np.stack([heights, *np.ones((5, 10))], axis=1)
-    zs[:, 1:] = [0.1, 9.8, 0.7, 0.05, 0.05]
+    zs = np.stack([heights, *np.ones((6, 10))], axis=1)
+    zs[:, 1:] = [0.1, 9.8, 0.7, 0.05, 0.05, 0.2]
     rng = np.random.default_rng(0)
     ys = np.stack([reference(z, np.full(len(TIMES), np.nan))[0][:, 0] for z in zs])
     ys = ys + 0.03 * rng.normal(size=ys.shape)

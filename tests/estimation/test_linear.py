@@ -28,6 +28,9 @@ MEAN0 = np.array([0.2, 0.7, 0.5])
 ROOT0 = 0.02 * np.array([[1.0, 0.0, 0.0], [0.3, 0.8, 0.0], [-0.2, 0.1, 1.2]])
 NOISE = np.array([[0.03, 0.0], [0.01, 0.02]])
 PROCESS = np.array([[0.02, 0.0], [0.0, 0.03], [0.01, 0.01]])
+# White noise on the way, in one direction of three. What it adds does not depend on the
+# time of the hit, if in the slide it is what the hit makes of it: so all is linear.
+DIFFUSION = np.array([[0.02], [0.01], [-0.03]])
 # Of the third coordinate nothing is left, or half.
 LAND = {
     "singular": np.array([[0.9, 0.2, 0.0], [0.0, -0.5, 0.1], [0.0, 0.0, 0.0]]),
@@ -72,6 +75,9 @@ def program():
             measurement=measurement,
             measurement_root=lambda t, x, mode, args: args["sensor"] * NOISE,
             process_root=lambda t, x, mode, args: args["process"] * PROCESS,
+            diffusion=lambda t, x, mode, args: (
+                args["diffusion"] * jnp.stack(dispersions(args["land"], jnp))[mode]
+            ),
             throw=False,
         )
         smoothed = hj.estimation.kalman_smoother(filtered)
@@ -89,6 +95,15 @@ def program():
 
 def _square(root):
     return root @ root.swapaxes(-1, -2)
+
+
+def hit_saltation(land, np=np):
+    return land + np.outer(SLIDE - land @ FALL, NORMAL) / (NORMAL @ FALL)
+
+
+def dispersions(land, np=np):
+    """Of each mode."""
+    return [DIFFUSION, hit_saltation(land, np) @ DIFFUSION, DIFFUSION]
 
 
 #
@@ -124,11 +139,32 @@ def interval(t0, t1, land):
     return lambda x: flow(mode, x, t1 - t0), mode
 
 
+def diffused(mode, h, land):
+    """The matrix of the flow, and the covariance that white noise adds (Van Loan)."""
+    A = SWING if mode == "swing" else np.zeros((3, 3))
+    L = dispersions(land)[list(H).index(mode)]
+    both = expm(h * np.block([[-A, L @ L.T], [np.zeros((3, 3)), A.T]]))
+    matrix = both[3:, 3:].T
+    return matrix, matrix @ both[:3, 3:]
+
+
+def spread(t0, t1, land):
+    """A root of the covariance that white noise adds in an interval."""
+    P, mode = np.zeros((3, 3)), interval(t0, t0, land)[1]
+    for time, event in ((HIT, hit_saltation(land)), (SWITCH, TURN), (t1, np.eye(3))):
+        if t0 < time <= t1:
+            matrix, added = diffused(mode, time - t0, land)
+            P = event @ (matrix @ P @ matrix.T + added) @ event.T
+            t0, mode = time, interval(time, time, land)[1]
+    values, vectors = np.linalg.eigh(P)
+    return vectors * np.sqrt(np.maximum(values, 0))
+
+
 def dense(args, ys):
     """States as affine functions of standard normal variables, given what was measured:
     log-likelihood, and mean and covariance of the state at each time, given the
     measurements until then, and all."""
-    k, size = len(TIMES), 3 + 2 * len(TIMES)
+    k, size = len(TIMES), 3 + 5 * len(TIMES)
     A, a = np.zeros((3, size)), MEAN0
     A[:, :3] = args["start"] * ROOT0
     states, C, c = [], [], []
@@ -138,6 +174,8 @@ def dense(args, ys):
         through, mode = interval(t0, t1, args["land"])
         M, m = affine(through)
         A, a = M @ A, M @ a + m
+        white = 3 + 2 * k + 3 * i
+        A[:, white : white + 3] += args["diffusion"] * spread(t0, t1, args["land"])
         states.append((A.copy(), a))
         C.append(H[mode] @ A)
         c.append(H[mode] @ a)
@@ -172,9 +210,9 @@ def cases():
         size=(len(TIMES), 2)
     )
     ys[1, 0], ys[3], ys[6, 1] = np.nan, np.nan, np.nan
-    base = {"start": 1.0, "sensor": 1.0, "process": 1.0}
+    base = {"start": 1.0, "sensor": 1.0, "process": 1.0, "diffusion": 1.0}
     args = [base | {"land": land} for land in LAND.values()]
-    args += [base | {"land": LAND["regular"], "process": 0.0}]
+    args += [base | {"land": LAND["regular"], "process": 0.0, "diffusion": 0.0}]
     stacked = jax.tree.map(lambda *a: jnp.stack([jnp.asarray(b) for b in a]), *args)
     return ys, args, jax.tree.map(np.asarray, program()(stacked, ys))
 

@@ -30,6 +30,7 @@ def test_event_inside_its_guard_set():
         0,
         measurement=lambda t, x, mode, args: x[:1],
         measurement_root=jnp.eye(1),
+        diffusion=0.5 * jnp.eye(2),
         throw=False,
     )
     run = jax.jit(
@@ -45,5 +46,9 @@ def test_event_inside_its_guard_set():
     # The second time is that of the first counter, whatever the second one was.
     matrix = np.array([[1.0, 0.0], [-0.3, 2.0]])
     P = out.roots[:, 0] @ out.roots[:, 0].swapaxes(1, 2)
-    np.testing.assert_allclose(P[:2], [matrix @ matrix.T] * 2, atol=1e-9)
-    np.testing.assert_allclose(P[2], np.eye(2), atol=1e-9)
+    # So it is with the noise on the way to there.
+    for got, duration in zip(P, [*first, 1.0], strict=True):
+        before, after = (1 + 0.25 * duration) * np.eye(2), 0.25 * (1 - duration)
+        xi = matrix if duration < 1 else np.eye(2)
+        expected = xi @ before @ xi.T + after * np.eye(2)
+        np.testing.assert_allclose(got, expected, atol=1e-9)

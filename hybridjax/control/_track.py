@@ -176,11 +176,17 @@ def _extend(system, lqr, reach, args_of, total_events, options):
         mode = jtu.tree_map(
             lambda a, b: jnp.where(i > 0, a, b), row(log.mode_after, before), mode0
         )
-        go = lambda j, x, u, sign: _frozen_flow(
-            stages, log.t[j], ravel_pytree(row(x, j))[0], mode, u, sign, reach
+
+        def go(j, x, k, sign):
+            return _frozen_flow(stages, log.t[j], x, mode, us[k], sign, reach)
+
+        at = lambda tree, j: ravel_pytree(row(tree, j))[0]
+        later, sooner = jax.vmap(go)(
+            jnp.stack([after, before]),
+            jnp.stack([at(log.x_before, after), at(log.x_after, before)]),
+            jnp.stack([jnp.minimum(last, N - 1), jnp.maximum(first, 0)]),
+            jnp.array([1, -1]),
         )
-        later = go(after, log.x_before, us[jnp.minimum(last, N - 1)], 1)
-        sooner = go(before, log.x_after, us[jnp.maximum(first, 0)], -1)
         k = jnp.arange(N + 1)[:, None]
         xs = jnp.where(k > last, later, jnp.where(k <= first, sooner, knots))
         k = jnp.arange(N)
@@ -245,14 +251,16 @@ def _events_of(stages: Stages, path: Linearization, total_events: int) -> _Event
     )
 
 
-def _frozen_flow(stages: Stages, t, x, mode, u, sign: int, reach):
-    """The flow in one mode from an event, later or earlier, at all knots: that at the
-    event for those on its other side, and where it got to for those beyond reach."""
+def _frozen_flow(stages: Stages, t, x, mode, u, sign, reach):
+    """The flow in one mode from an event, later or earlier (`sign`), at all knots: that
+    at the event for those on its other side, and where it got to for those beyond
+    reach."""
 
     def field(s, x, args):
         dx = stages.system.flow(t + sign * s, stages.unravel(x), mode, args)
-        return sign * ravel_pytree(dx)[0].astype(x.dtype)
+        return (sign * ravel_pytree(dx)[0]).astype(x.dtype)
 
+    turned = lambda a: jnp.where(sign > 0, a, a[::-1])
     away = jnp.clip(sign * (stages.ts - t), 0, reach)
     run = dfx.diffeqsolve(
         dfx.ODETerm(field),
@@ -262,12 +270,12 @@ def _frozen_flow(stages: Stages, t, x, mode, u, sign: int, reach):
         None,
         x,
         stages.args_of(u),
-        saveat=dfx.SaveAt(ts=away[::sign]),
+        saveat=dfx.SaveAt(ts=turned(away)),
         stepsize_controller=default_controller(x.dtype),
         throw=False,
     )
     assert run.ys is not None
-    return run.ys[::sign]
+    return turned(run.ys)
 
 
 class Tracking(eqx.Module):

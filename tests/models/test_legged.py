@@ -286,16 +286,29 @@ def test_compass_gait_swings():
     place = lambda angles: _masses(-_down(angles[1]), angles)[0]
     height = lambda q: jnp.array([10.0, 5.0, 5.0]) @ place(q)[:, 1]
     lagrangian = lambda q, v, args: _kinetic(place, q, v) - 9.8 * height(q)
-    energies = MechanicalSystem.from_lagrangian(lagrangian, lambda q, args: q[:1], 1)
+    # Of the hip, from the stance leg to the swing leg; and of the ankle.
+    joints = lambda q: jnp.stack([q[0] - q[1], q[1]])
+    energies = MechanicalSystem.from_lagrangian(
+        lagrangian,
+        lambda q, args: q[:1],
+        1,
+        effort=lambda t, q, v, torques: jax.jacfwd(joints)(q).T @ torques,
+    )
 
-    def both(x):
+    def both(x, torques):
         q, v = x[:2], x[2:]
-        _, want = energies.flow(jnp.zeros(()), (q, v), jnp.zeros(1, int), None)
-        return _compass.flow(jnp.zeros(()), x, jnp.asarray(0), None)[2:], want
+        _, want = energies.flow(jnp.zeros(()), (q, v), jnp.zeros(1, int), torques)
+        ours = lambda args: _compass.flow(jnp.zeros(()), x, jnp.asarray(0), args)[2:]
+        return ours(torques), want, ours(None)
 
-    states = jax.random.normal(jax.random.key(0), (20, 4))
-    got, want = jax.jit(jax.vmap(both))(states)
+    keys = jax.random.split(jax.random.key(0))
+    states = jax.random.normal(keys[0], (20, 4))
+    torques = jax.random.normal(keys[1], (20, 2)) * 30
+    # Half of them without motors.
+    torques = torques.at[10:].set(0)
+    got, want, passive = jax.jit(jax.vmap(both))(states, torques)
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(got[10:], passive[10:])
 
 
 def test_compass_gait_lands():

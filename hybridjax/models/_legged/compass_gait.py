@@ -7,14 +7,15 @@ from ..._systems.system import AbstractHybridSystem, UNWATCHED
 
 
 class CompassGait(AbstractHybridSystem):
-    r"""Two stiff legs at a hip, that walk down a slope without a motor.
+    r"""Two stiff legs at a hip, that walk down a slope, without a motor or with two.
 
     Each leg has a mass $m$ at the distance $b$ from the hip and $a$ from the foot,
     $\ell = a + b$; the hip has the mass $m_H$. With the angles of the stance leg,
     $\theta_s$, and of the swing leg, $\theta_n$, to the vertical (positive where the
     hip is behind the foot, uphill), and $\theta = (\theta_n, \theta_s)$,
 
-    $$M(\theta) \ddot\theta + N(\theta, \dot\theta) \dot\theta + G(\theta) = 0,$$
+    $$M(\theta) \ddot\theta + N(\theta, \dot\theta) \dot\theta + G(\theta) =
+    (u_H, u_A - u_H),$$
 
     $$M = \begin{pmatrix} m b^2 & -m \ell b \cos(\theta_s - \theta_n) \\
     \cdot & (m_H + m) \ell^2 + m a^2 \end{pmatrix}, \quad
@@ -41,6 +42,10 @@ class CompassGait(AbstractHybridSystem):
     - `leg_mass`, `hip_mass`: $m$ and $m_H$, in kg.
     - `lower`, `upper`: $a$ and $b$, in m.
     - `gravity`: $g$, in m/s².
+
+    **args:** torques $u_H$ at the hip, of the stance leg on the swing leg, and $u_A$ at
+    the ankle, of the ground on the stance leg, of shape `(2,)`, in N m: positive where
+    they turn the leg that they act on to larger angles. `None` means none.
 
     **State:** an array of shape `(4,)`: $\theta_n, \theta_s$ (rad), and their rates
     (rad/s).
@@ -74,6 +79,9 @@ class CompassGait(AbstractHybridSystem):
         f1 = -m * length * b * sin * stance_rate**2 - g * m * b * jnp.sin(swing)
         f2 = m * length * b * sin * swing_rate**2
         f2 = f2 + g * (self.hip_mass * length + m * a + m * length) * jnp.sin(stance)
+        if args is not None:
+            hip, ankle = args
+            f1, f2 = f1 + hip, f2 + ankle - hip
         det = m11 * m22 - m12**2
         return jnp.stack(
             [

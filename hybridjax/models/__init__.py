@@ -39,6 +39,7 @@ from ._fields.piecewise_constant import (
 from ._fields.relay import relay as relay
 from ._fields.sliding_mode_control import sliding_mode_control as sliding_mode_control
 from ._legged.compass_gait import CompassGait as CompassGait
+from ._legged.planar_hopper import PlanarHopper as PlanarHopper
 from ._legged.robots import (
     planar_biped as planar_biped,
     planar_monoped as planar_monoped,

@@ -262,6 +262,81 @@ def test_rod_falls_over():
 
 
 #
+# The planar hopper
+#
+
+_hill = lambda x: 0.1 * jnp.sin(3 * x)
+_args = jnp.array([4.0, -0.02])  # torque, extension
+_zero = jnp.zeros(())
+
+
+def _planar_hopper(stiffness: Any = 3000.0):
+    return models.PlanarHopper(_hill, 8.0, 0.6, 0.6, stiffness, 1.5, _g)
+
+
+def test_planar_hopper_in_stance():
+    # From energies: the length and angle of the leg are those between hip and foot.
+    hopper = _planar_hopper()
+    foot = jnp.stack([0.2, _hill(0.2)])
+
+    def leg(q):
+        reach = q[:2] - foot
+        return jnp.arctan2(-reach[0], reach[1]), jnp.sqrt(reach @ reach)
+
+    def energy(q):
+        return 8 * _g * q[1] + 3000 / 2 * (0.58 - leg(q)[1]) ** 2
+
+    def both(q, v):
+        swing, turned = jax.jvp(lambda q: leg(q)[0], (q,), (v,))
+        hip = lambda q: leg(q)[0] - q[2]
+        moment = 4 - 1.5 * (turned - v[2])
+        force = moment * jax.grad(hip)(q) - jax.grad(energy)(q)
+        want = [v, turned[None], force / jnp.array([8.0, 8.0, 0.6]), jnp.zeros(1)]
+        x = jnp.concatenate([q, swing[None], v, foot[:1]])
+        return hopper.flow(_zero, x, jnp.array(1), _args), jnp.concatenate(want)
+
+    states = jax.random.normal(jax.random.key(0), (20, 2, 3))
+    q = jnp.array([[0.2, 0.6, 0.0]]) + 0.1 * states[:, 0]
+    got, want = jax.jit(jax.vmap(both))(q, states[:, 1])
+    np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-10)
+
+
+def test_planar_hopper_lands():
+    # The foot stays where it is, and on the hill.
+    hopper, zero = _planar_hopper(), jnp.asarray(0)
+    for lean in (-0.3, 0.0, 0.4):
+        x = jnp.array([0.1, 0.0, 0.2, lean, 1.0, -2.0, 0.5, 9.0])
+        x = x.at[1].add(-hopper.guards(_zero, x, zero, _args)[0])
+        before = hopper.foot(x, zero, _args)
+        np.testing.assert_allclose(before[1], _hill(before[0]), atol=1e-15)
+        after, mode = hopper.jump(_zero, x, zero, zero, _args)
+        assert mode == 1
+        np.testing.assert_allclose(hopper.foot(after, mode, _args), before, atol=1e-15)
+        np.testing.assert_array_equal(after[:7], x[:7])
+        # The leg is as long as in flight: no force yet.
+        np.testing.assert_allclose(
+            hopper.guards(_zero, after, mode, _args)[1], 0, atol=1e-15
+        )
+
+
+def test_planar_hopper_hops_on_the_spot():
+    def hop(height, stiffness):
+        hopper = _planar_hopper(stiffness)
+        x0 = jnp.zeros(8).at[1].set(height)
+        args = jnp.zeros(2)
+        sol = hj.simulate(
+            hopper, 0.0, 1.0, x0, 0, args, stepsize_controller=_tight, max_events=4
+        )
+        want = models.spring_hopper_flow(1.0, height, 8.0, stiffness, 0.6, _g)
+        return (sol.x1[jnp.array([1, 5])], sol.events.t[:2]), want
+
+    heights, stiffnesses = jnp.array([0.8, 1.0, 0.9]), jnp.array([2e3, 3e3, 8e3])
+    got, want = jax.jit(jax.vmap(hop))(heights, stiffnesses)
+    for ours, exact in zip(got, want, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=1e-7, atol=1e-8)
+
+
+#
 # The compass gait
 #
 

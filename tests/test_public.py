@@ -114,7 +114,7 @@ def test_references():
     # Public names in plain code, as one types them: no marks for a tool, and no name
     # that is not there.
     root = Path(__file__).parent.parent
-    files = [*root.glob("hybridjax/**/*.py"), *root.glob("docs/*.md")]
+    files = [*root.glob("hybridjax/**/*.py"), *root.glob("docs/**/*.md")]
     files += [root / "README.md", root / "CONTRIBUTING.md"]
     found = 0
     for file in files:
@@ -124,3 +124,23 @@ def test_references():
             functools.reduce(getattr, name.strip(".").split("."), hj)
             found += 1
     assert found > 100
+
+
+def test_api_pages():
+    # Each name has one entry, on a page that is in the menu.
+    root = Path(__file__).parent.parent
+    pages = list(root.glob("docs/api/*.md"))
+    entries = [
+        name
+        for page in pages
+        for name in re.findall(r"^::: ([\w.]+)$", page.read_text(), re.MULTILINE)
+    ]
+    names = {name for name in _VALUES if not name.endswith(".make_readable")}
+    assert sorted(entries) == sorted({*names, "hybridjax.UNWATCHED"})
+    menu = (root / "mkdocs.yml").read_text()
+    assert all(f"- api/{page.name}\n" in menu for page in pages)
+    # The overview has all of them, too, but models.
+    overview = (root / "docs/api/index.md").read_text()
+    for name in entries:
+        name = name.replace("hybridjax.", "hj.")
+        assert name.startswith("hj.models.") or f"`{name}`" in overview, name

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         estimation as estimation,
         mechanics as mechanics,
         models as models,
+        plot as plot,
     )
 
 
@@ -81,6 +82,7 @@ __all__ = [
     "mechanics",
     "ModalState",
     "models",
+    "plot",
     "PresetTimes",
     "Project",
     "Rest",
@@ -103,7 +105,7 @@ __all__ = [
     "with_cost",
 ]
 # Not everybody needs these: they are loaded when somebody does.
-_LAZY = ("analysis", "control", "estimation", "mechanics", "models")
+_LAZY = ("analysis", "control", "estimation", "mechanics", "models", "plot")
 
 make_readable(*(globals()[name] for name in __all__ if name not in _LAZY))
 

@@ -174,6 +174,7 @@ _ROOMS = {
     "hybridjax.analysis": ("",),
     "hybridjax.control": ("",),
     "hybridjax.estimation": ("",),
+    "hybridjax.plot": ("",),
 }
 _ENGINE = (
     *("hybridjax._jax", "hybridjax._systems", "hybridjax._steps", "hybridjax._loop"),
@@ -188,6 +189,7 @@ _BELOW = {
     "hybridjax.analysis": _ENGINE,
     "hybridjax.control": (*_ENGINE, "hybridjax.analysis"),
     "hybridjax.estimation": (*_ENGINE, "hybridjax.analysis"),
+    "hybridjax.plot": _ENGINE,
 }
 
 

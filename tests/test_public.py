@@ -25,7 +25,7 @@ def _public(module):
     }
 
 
-_LAZY = ("analysis", "control", "estimation", "mechanics", "models")
+_LAZY = ("analysis", "control", "estimation", "mechanics", "models", "plot")
 _VALUES = _public(hj)
 for _name in _LAZY:
     _VALUES |= _public(getattr(hj, _name))
@@ -38,6 +38,14 @@ import hybridjax as hj
 for name in {_LAZY}:
     assert "hybridjax." + name not in sys.modules
     assert name in dir(hj)
+assert "matplotlib" not in sys.modules
+sys.modules["matplotlib"] = None  # not installed
+try:
+    hj.plot.trajectory(None)
+except ImportError as error:
+    assert "pip install 'hybridjax[plot]'" in str(error)
+else:
+    assert False
 assert hj.models.BouncingBall is sys.modules["hybridjax.models"].BouncingBall
 from hybridjax import mechanics
 assert hj.mechanics is mechanics

@@ -12,7 +12,7 @@ import pytest
 
 _root = Path(__file__).parent.parent
 _readme = _root / "README.md"
-_names = ("learning", "recipes", "coming_from")
+_names = ("learning", "recipes", "coming_from", "plotting")
 _pages = [_readme, *(_root / "docs" / f"{name}.md" for name in _names)]
 # The defaults of JAX: a reader has them, the tests have not.
 _jax_defaults = {"jax_enable_x64": False, "jax_numpy_rank_promotion": "allow"}

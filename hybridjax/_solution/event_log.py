@@ -81,29 +81,29 @@ class EventLog(eqx.Module):
         """
         log = self.trim()
         guards = [self._names.guard(i) for i in log.event.tolist()]
-        columns: dict[str, Any] = {"t": log.t, "event": log.event}
-        columns["guard"] = np.array(guards, dtype=str)
+        table: dict[str, Any] = {"t": log.t, "event": log.event}
+        table["guard"] = np.array(guards, dtype=str)
         for name in ("mode_before", "mode_after"):
             structure = jtu.tree_structure(getattr(log, name))
             words = self._names.entries(getattr(log, name))
-            columns |= _columns(name, jtu.tree_unflatten(structure, words))
+            table |= columns(name, jtu.tree_unflatten(structure, words))
         for name in ("x_before", "x_after"):
-            columns |= _columns(name, getattr(log, name))
-        columns["normal_speed"] = log.normal_speed
-        return columns
+            table |= columns(name, getattr(log, name))
+        table["normal_speed"] = log.normal_speed
+        return table
 
 
-def _columns(name: str, tree: PyTree) -> dict[str, np.ndarray]:
+def columns(name: str, tree: PyTree) -> dict[str, np.ndarray]:
     """One for each number of each leaf, whose first axis is that of the rows."""
-    columns = {}
+    table = {}
     tree = tree.states if isinstance(tree, ModalState) else tree
     for path, leaf in jtu.tree_leaves_with_path(tree):
         place = jtu.keystr(path, simple=True, separator=".")
         head = f"{name}.{place}" if place else name
         for index in np.ndindex(leaf.shape[1:]):
             inner = f"[{', '.join(map(str, index))}]" if index else ""
-            columns[head + inner] = leaf[:, *index]
-    return columns
+            table[head + inner] = leaf[:, *index]
+    return table
 
 
 def event_log(path: Path, max_events: int, names: Names) -> EventLog:

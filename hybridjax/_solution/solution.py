@@ -10,6 +10,7 @@ from .._loop.results import RESULTS
 from .._systems.names import Names
 from .comparison import check_shares, evaluate_segment, segment_times
 from .event_log import EventLog
+from .html import as_html
 from .path import nan_unless
 from .segment import Segment, segments_of
 from .stored_path import StoredPath
@@ -35,9 +36,11 @@ class Solution(eqx.Module):
     - `stats`: numbers of steps, and `t_end`, the time at which the simulation stopped.
     - `result`: a `hj.RESULTS`.
 
-    It is printed in one line, can be copied, and can be pickled. What is unpickled can
-    be evaluated as before, if its system is made of classes and functions that can be
-    imported where that is done; derivatives do not go back through it.
+    It is printed in one line; a notebook shows a single one as a table, and with
+    matplotlib as a picture (`hj.plot` has others). It can be copied, and can be
+    pickled. What is unpickled can be evaluated as before, if its system is made of
+    classes and functions that can be imported where that is done; derivatives do not go
+    back through it.
     """
 
     t0: Float[Array, ""]
@@ -57,6 +60,12 @@ class Solution(eqx.Module):
 
     def __repr__(self):
         return summary(self)
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return as_html(self)
+        except Exception:  # Whatever is shown: a notebook has the text instead.
+            return None
 
     @property
     def successful(self) -> Bool[Array, ""]:

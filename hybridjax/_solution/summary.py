@@ -10,12 +10,9 @@ from .._loop.results import result_name
 
 def summary(sol) -> str:
     stats, count = sol.stats, sol.events.count
-    shown = (sol.t0, sol.t1, sol.mode1, count, stats, sol.result)
-    if is_traced(shown):
+    if is_traced(_shown(sol)):
         return "Solution(traced)"
-    # Also what is no solution any more, but has the structure of one.
-    leaves = jtu.tree_leaves(shown, is_leaf=lambda leaf: leaf is None)
-    if not all(map(_is_known, leaves)):
+    if not has_values(sol):
         return "Solution(without values)"
     results, steps = np.asarray(sol.result._value), np.asarray(stats["num_steps"])
     count = np.asarray(count)
@@ -30,6 +27,16 @@ def summary(sol) -> str:
         times += f" of {float(sol.t1):.6g}"
     mode = sol._names.mode(sol.mode1, show=repr)
     return f"Solution({result}, {times}, mode={mode}, events={count}, steps={steps})"
+
+
+def has_values(sol) -> bool:
+    """Also of what is no solution any more, but has the structure of one."""
+    leaves = jtu.tree_leaves(_shown(sol), is_leaf=lambda leaf: leaf is None)
+    return not is_traced(leaves) and all(map(_is_known, leaves))
+
+
+def _shown(sol):
+    return sol.t0, sol.t1, sol.mode1, sol.events.count, sol.stats, sol.result
 
 
 def _range(numbers) -> str:

@@ -42,6 +42,7 @@ from ._legged.compass_gait import CompassGait as CompassGait
 from ._legged.planar_hopper import PlanarHopper as PlanarHopper
 from ._legged.robots import (
     planar_biped as planar_biped,
+    planar_links as planar_links,
     planar_monoped as planar_monoped,
 )
 from ._legged.simplest_walker import SimplestWalker as SimplestWalker
@@ -56,7 +57,11 @@ from ._legged.trotter import (
 )
 from ._legged.two_legs import TwoLegs as TwoLegs
 from ._mechanisms.acrobat import acrobat as acrobat
-from ._mechanisms.five_bar import five_bar as five_bar, five_bar_start as five_bar_start
+from ._mechanisms.five_bar import (
+    five_bar as five_bar,
+    five_bar_links as five_bar_links,
+    five_bar_start as five_bar_start,
+)
 from ._neurons.spiking_network import SpikingNetwork as SpikingNetwork
 
 

@@ -118,3 +118,24 @@ class CompassGait(AbstractHybridSystem):
         return jnp.where(event == 1, landed, x), jnp.where(event == 1, 0, 1).astype(
             mode.dtype
         )
+
+    def links(self, x: Float[Array, "4"]) -> Float[Array, "2 2 2"]:
+        """Where the legs are, to be drawn by `ax.plot(*links.T)`. For several states:
+        `jax.vmap`.
+
+        **Returns:**
+
+        The stance leg from its foot, which is at the origin, to the hip, and the swing
+        leg from the hip to its foot: for each two points, to the right and upwards, in
+        m. The slope falls to the right.
+        """
+        x = jnp.asarray(x)
+        return (self.lower + self.upper) * legs(x[1], x[0])
+
+
+def legs(stance, swing) -> Float[Array, "2 2 2"]:
+    """Of unit length, at these angles to the vertical."""
+    foot = jnp.zeros(2, stance.dtype)
+    hip = jnp.stack([-jnp.sin(stance), jnp.cos(stance)])
+    other = hip + jnp.stack([jnp.sin(swing), -jnp.cos(swing)])
+    return jnp.stack([jnp.stack([foot, hip]), jnp.stack([hip, other])])

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from ..._systems.parameter import parameter
 from ...mechanics import MechanicalSystem
@@ -95,14 +95,53 @@ def planar_biped(
     )
 
 
+def planar_links(
+    q: Float[Array, " dofs"], lengths: ArrayLike | Sequence[float]
+) -> Float[Array, "links 2 2"]:
+    """Where the links of `hj.models.planar_monoped` or `hj.models.planar_biped` are, to
+    be drawn by `ax.plot(*links.T)`. For several configurations: `jax.vmap`.
+
+    **Arguments:**
+
+    - `q`: the configuration.
+    - `lengths`: of torso, thigh and shank, in m, as for the robot.
+
+    **Returns:**
+
+    Torso, thigh and shank of the first leg, and of the second: for each of them two
+    points in m, from the hip outwards. Hence feet are `links[2::2, 1]`.
+    """
+    q = jnp.asarray(q)
+    links = _link_numbers((q.size - 3) // 2)
+    return jnp.stack(_ends(q, parameter(lengths)[links]), axis=1)
+
+
+def _link_numbers(legs: int) -> Int[np.ndarray, " links"]:
+    return np.array([0] + [1, 2] * legs)
+
+
 def _legged(legs, torques, ground, masses, lengths, gravity, **kwargs):
     lengths = parameter(lengths)
-    links = np.array([0] + [1, 2] * legs)
+    links = _link_numbers(legs)
     body = _Links(parameter(masses)[links], lengths[links], parameter(gravity), torques)
     feet = _Feet(body, ground)
     return MechanicalSystem(
         body.mass_matrix, body.effort, feet.gap, legs, tangents=feet.tangents, **kwargs
     )
+
+
+def _ends(q, lengths) -> tuple[Array, Array]:
+    """Where the links begin and end, of shape `(links, 2)` each."""
+    hip, angles = q[:2], q[2:]
+    down = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
+    # The torso is upwards. Shanks begin where thighs end.
+    links, dtype = angles.size, down.dtype
+    up = np.where(np.arange(links) == 0, -1, 1).astype(dtype)
+    reach = (lengths * up)[:, None] * down
+    above = np.zeros((links, links), dtype)
+    above[np.arange(2, links, 2), np.arange(1, links, 2)] = 1
+    begin = hip[None] + dot(above, reach)
+    return begin, begin + reach
 
 
 class _Links(eqx.Module):
@@ -113,21 +152,8 @@ class _Links(eqx.Module):
     gravity: Float[Array, ""]
     torques: Callable | None
 
-    def ends(self, q) -> tuple[Array, Array]:
-        """Where the links begin and end, of shape `(links, 2)` each."""
-        hip, angles = q[:2], q[2:]
-        down = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=1)
-        # The torso is upwards. Shanks begin where thighs end.
-        links, dtype = angles.size, down.dtype
-        up = np.where(np.arange(links) == 0, -1, 1).astype(dtype)
-        reach = (self.lengths * up)[:, None] * down
-        above = np.zeros((links, links), dtype)
-        above[np.arange(2, links, 2), np.arange(1, links, 2)] = 1
-        begin = hip[None] + dot(above, reach)
-        return begin, begin + reach
-
     def _centres(self, q):
-        begin, end = self.ends(q)
+        begin, end = _ends(q, self.lengths)
         return (begin + end) / 2
 
     def mass_matrix(self, q, args):
@@ -156,7 +182,7 @@ class _Feet(eqx.Module):
     ground: Callable | None
 
     def _place(self, q):
-        return self.links.ends(q)[1][2::2]
+        return _ends(q, self.links.lengths)[1][2::2]
 
     def gap(self, q, args):
         feet = self._place(q)

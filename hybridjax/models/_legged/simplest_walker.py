@@ -4,6 +4,7 @@ from jaxtyping import Array, Float
 
 from ..._systems.parameter import parameter
 from ..._systems.system import AbstractHybridSystem, UNWATCHED
+from .compass_gait import legs
 
 
 class SimplestWalker(AbstractHybridSystem):
@@ -64,3 +65,8 @@ class SimplestWalker(AbstractHybridSystem):
         return jnp.where(event == 1, landed, x), jnp.where(event == 1, 0, 1).astype(
             mode.dtype
         )
+
+    def links(self, x: Float[Array, "4"]) -> Float[Array, "2 2 2"]:
+        """As `hj.models.CompassGait.links`, in leg lengths."""
+        theta, phi, _, _ = jnp.asarray(x)
+        return legs(theta - self.slope, theta - phi - self.slope)

@@ -103,3 +103,19 @@ class TwoLegs(AbstractHybridSystem):
     def jump(self, t, x, mode, event, args):
         changes = jax.nn.one_hot(event, 2, dtype=bool)
         return x, jnp.where(changes, 1 - mode, mode)
+
+    def links(self, x: Float[Array, "6"]) -> Float[Array, "3 2 2"]:
+        """Where body and legs are, to be drawn by `ax.plot(*links.T)`. For several
+        states: `jax.vmap`.
+
+        **Returns:**
+
+        The body, from hip to hip, and both legs, from hip to foot: for each two points,
+        to the right and upwards, in m.
+        """
+        x = jnp.asarray(x)
+        side = jnp.stack([self.half_width, -self.half_width])
+        along = jnp.stack([jnp.cos(x[2]), jnp.sin(x[2])])
+        hips = x[None, :2] + side[:, None] * along[None]
+        feet = x[None, :2] + jnp.stack(self.feet(x[2]), axis=1)
+        return jnp.concatenate([hips[None], jnp.stack([hips, feet], axis=1)])

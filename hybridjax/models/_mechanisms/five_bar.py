@@ -82,9 +82,25 @@ def five_bar_start() -> tuple[Float[Array, "6"], Float[Array, "6"]]:
     return jnp.array([-1.5, -1.0, 0.0, -2.0, 1.5, -1.0]), jnp.zeros(6)
 
 
+def five_bar_links(q: Float[Array, "6"]) -> Float[Array, "4 2 2"]:
+    """Where the four bars of `hj.models.five_bar` are, from A to B, to be drawn by
+    `ax.plot(*links.T)`. For several configurations: `jax.vmap`.
+
+    **Returns:**
+
+    For each bar two points, in m.
+    """
+    points = _points(q)
+    return jnp.stack([points[:-1], points[1:]], axis=1)
+
+
 _MASSES = np.array([1.0, 1.5, 1.5, 1.0])
 _LENGTHS_SQUARED = np.array([2.0, 3.25, 3.25, 2.0])
 _LEFT, _RIGHT = np.array([-0.5, 0.0]), np.array([0.5, 0.0])
+
+
+def _points(q):
+    return jnp.concatenate([_LEFT, q, _RIGHT]).reshape(5, 2)
 
 
 class _Bars(eqx.Module):
@@ -117,7 +133,7 @@ class _Bars(eqx.Module):
         return (jnp.stack(forces).at[:, 1].add(weights)).reshape(6)
 
     def constraints(self, t, q, args):
-        points = jnp.concatenate([_LEFT, q, _RIGHT]).reshape(5, 2)
+        points = _points(q)
         bars = points[1:] - points[:-1]
         return jax.vmap(jnp.dot)(bars, bars) - _LENGTHS_SQUARED
 

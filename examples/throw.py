@@ -9,6 +9,7 @@ first and now the other) and their number. Where the ball is at a given time dep
 continuously on the throw all the same, and the gradient carries on.
 
 Prints what it finds, and saves a picture: `python examples/throw.py [picture.png]`.
+With `throw.gif` it is an animation.
 """
 
 import functools
@@ -143,27 +144,7 @@ def report(history):
         )
 
 
-def draw(history, path):
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("\nThere is no picture, because matplotlib is not installed.")
-        return
-    figure, axes = plt.subplots(figsize=(10, 4.2), layout="constrained")
-    for row, colour, name in (
-        (history[0], "tab:blue", "first throw"),
-        (history[-1], "tab:red", "last throw"),
-    ):
-        solution = row[-1]
-        hits = jnp.array(bounces(solution)[1])
-        impacts = solution.events.x_before[hits]
-        # The curve has its corners at the impacts, not at the times next to them.
-        times = jnp.concatenate([solution.ts, solution.events.t[hits]])
-        curve = jnp.concatenate([solution.xs, impacts])[jnp.argsort(times)]
-        label = f"{name}: {len(hits)} bounces, miss {float(row[3]) ** 0.5:.2f} m"
-        axes.plot(curve[:, 0], curve[:, 1], color=colour, label=label, zorder=2)
-        axes.scatter(impacts[:, 0], impacts[:, 1], color=colour, s=28, zorder=4)
-        axes.scatter(*solution.x1[:2], color=colour, s=110, edgecolor="k", zorder=5)
+def scenery(axes):
     wall: dict[str, Any] = dict(color="0.35", linewidth=5, solid_capstyle="butt")
     wall_x, back_x, top = float(scene.wall_position), float(scene.back_position), 1.8
     axes.plot([wall_x, wall_x], [0, float(scene.wall_height)], **wall)
@@ -179,7 +160,58 @@ def draw(history, path):
         aspect="equal",
         xlabel="distance (m)",
         ylabel="height (m)",
-        title=f"Gradients through the bounces find the throw (balls drawn at {t1} s)",
+    )
+
+
+def animate(history, path):
+    """One flight after the other, for each order of bounces that was met."""
+    import matplotlib.pyplot as plt
+    from matplotlib.animation import FuncAnimation
+
+    figure, axes = plt.subplots(figsize=(5.4, 2.3), layout="constrained")
+    scenery(axes)
+    (trail,) = axes.plot([], [], color="tab:red", linewidth=1.5)
+    ball = axes.scatter([], [], color="tab:red", s=60, edgecolor="k", zorder=5)
+    num_frames = 26  # per flight; in the last ones the ball stays where it ended
+
+    def draw_frame(k):
+        i, _, _, value, _, solution = history[k // num_frames]
+        stop = min(500, 25 * (k % num_frames + 1))
+        trail.set_data(solution.xs[:stop, 0], solution.xs[:stop, 1])
+        ball.set_offsets(solution.xs[stop - 1, :2])
+        axes.set_title(f"throw {i}: miss {float(value) ** 0.5:.2f} m", loc="left")
+
+    frames = num_frames * len(history)
+    FuncAnimation(figure, draw_frame, frames).save(path, "pillow", fps=16, dpi=100)
+    print(f"\nThe animation is in {path}.")
+
+
+def draw(history, path):
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("\nThere is no picture, because matplotlib is not installed.")
+        return
+    if path.endswith(".gif"):
+        return animate(history, path)
+    figure, axes = plt.subplots(figsize=(10, 4.2), layout="constrained")
+    for row, colour, name in (
+        (history[0], "tab:blue", "first throw"),
+        (history[-1], "tab:red", "last throw"),
+    ):
+        solution = row[-1]
+        hits = jnp.array(bounces(solution)[1])
+        impacts = solution.events.x_before[hits]
+        # The curve has its corners at the impacts, not at the times next to them.
+        times = jnp.concatenate([solution.ts, solution.events.t[hits]])
+        curve = jnp.concatenate([solution.xs, impacts])[jnp.argsort(times)]
+        label = f"{name}: {len(hits)} bounces, miss {float(row[3]) ** 0.5:.2f} m"
+        axes.plot(curve[:, 0], curve[:, 1], color=colour, label=label, zorder=2)
+        axes.scatter(impacts[:, 0], impacts[:, 1], color=colour, s=28, zorder=4)
+        axes.scatter(*solution.x1[:2], color=colour, s=110, edgecolor="k", zorder=5)
+    scenery(axes)
+    axes.set_title(
+        f"Gradients through the bounces find the throw (balls drawn at {t1} s)"
     )
     axes.legend(loc="upper left", ncols=3, frameon=False)
     figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -51,7 +51,7 @@ def rollout(
         default device; or all CPUs, if JAX has several of them
         (`jax.config.update("jax_num_cpu_devices", n)`, before anything is computed),
         unless a default device or a mesh has been set, or `batch` has been put on
-        devices. For devices of several hosts, see `docs/scale.md`.
+        devices. For devices of several hosts, see `docs/how_to/batches.md`.
     - `chunk_size`: how many lanes a device works on at a time; `None` is all of its
         own. The work space is that of one chunk, also in reverse mode, for which every
         chunk is then simulated once more.

@@ -12,8 +12,9 @@ import pytest
 
 _root = Path(__file__).parent.parent
 _readme = _root / "README.md"
-_names = ("learning", "recipes", "coming_from", "plotting")
-_pages = [_readme, *(_root / "docs" / f"{name}.md" for name in _names)]
+# What runs is ```python; ```py is a fragment.
+_docs = sorted((_root / "docs").glob("**/*.md"))
+_pages = [_readme, *(page for page in _docs if "```python\n" in page.read_text())]
 # The defaults of JAX: a reader has them, the tests have not.
 _jax_defaults = {"jax_enable_x64": False, "jax_numpy_rank_promotion": "allow"}
 

@@ -1,8 +1,8 @@
 """The derivative of several events in one instant: the corner rule.
 
-`docs/semantics.md` derives it. With resets that are the identity it is the algorithm of
-Council et al., Fig. 2; with resets it composes saltation maps in the order in which the
-perturbed trajectory meets the guards (Pace and Burden, (40)).
+`docs/concepts/corners.md` derives it. With resets that are the identity it is the
+algorithm of Council et al., Fig. 2; with resets it composes saltation maps in the order
+in which the perturbed trajectory meets the guards (Pace and Burden, (40)).
 """
 
 import equinox as eqx

@@ -74,8 +74,9 @@ def event_map(system: FlatSystem, t, x, mode, event):
     where the guard is met, jump, and flow back.
 
     At a state on the guard it is the reset; its first derivative there is the
-    saltation rule, and its second derivative is right too (`docs/semantics.md`). Costs
-    more than `event_tangent`, so that first derivatives do without it.
+    saltation rule, and its second derivative is right too
+    (`docs/concepts/one_event.md`). Costs more than `event_tangent`, so that first
+    derivatives do without it.
 
     **Returns:**
 

@@ -3,5 +3,5 @@
 The rules of firing (`firing`); cubics that represent guards over a step well enough, or
 say that they do not (`cubic`, `crossings`); and the two event methods as users choose
 them, `Locate` and `Project`. May import `_systems` and what is below. Begin with
-`firing.py`; docs/semantics.md has the reasons.
+`firing.py`; docs/concepts/finding_events.md has the reasons.
 """

@@ -4,7 +4,8 @@ A guard over a step is a function g(s), s in [0, 1]. From its values and rates a
 ends comes a cubic H. At a few interior points g itself is evaluated: the error of H is
 estimated by `E * w(s)` with `w(s) = 16 s² (1 - s)²`, which is the shape that the error
 of Hermite interpolation has. Whatever is said about g is said only if it holds for all
-functions that near H; otherwise the step must be shortened. See `docs/semantics.md`.
+functions that near H; otherwise the step must be shortened. See
+`docs/concepts/finding_events.md`.
 """
 
 import functools

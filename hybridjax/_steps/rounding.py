@@ -10,7 +10,7 @@ from .method import LEAST_TANGENT, tolerance
 
 
 # Below so many eps, relative and absolute, an error estimate is rounding, which shorter
-# steps do not make less. Measured: docs/learning.md.
+# steps do not make less. Measured: docs/how_to/networks.md.
 _LEAST = 2
 
 

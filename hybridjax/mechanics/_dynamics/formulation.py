@@ -47,8 +47,8 @@ class IndexOne(AbstractFormulation):
 
     - `stabilization`: rate $\alpha$, in 1/time, at which errors of the constraints
         decay, as in Baumgarte (1972). These terms are zero for exact solutions, and not
-        differentiated (docs/semantics.md): derivatives are those of the equations
-        without them.
+        differentiated (docs/concepts/contact.md): derivatives are those of the
+        equations without them.
 
     ??? cite "Reference"
 

@@ -30,9 +30,9 @@ import diffrax
 import hybridjax as hj
 import optax
 from _pictures import save
-from _robots import draw_robot, film, points, spline
+from _robots import spline
 from hybridjax.mechanics import ContactMode
-from hybridjax.models import planar_biped
+from hybridjax.models import planar_biped, planar_links
 
 
 jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
@@ -68,7 +68,7 @@ def torques(t, q, v, params):
 
 def feet(q):
     """The positions of the feet along the ground."""
-    return points(q, lengths)[..., jnp.array([3, 5]), 0]
+    return planar_links(q, lengths)[2::2, 1, 0]
 
 
 biped = planar_biped(torques, lengths=lengths, friction=friction)
@@ -86,7 +86,7 @@ def excess(t, x, params):
 def land(params):
     """How far the landing is from a good one, the gradient of that, and the landing."""
     q = jnp.stack([0.0, 0.0, 0.0, thigh, shank, -thigh, -shank])
-    q = q.at[1].set(drop - points(q, lengths)[3, 1])
+    q = q.at[1].set(drop - planar_links(q, lengths)[2, 1, 1])
 
     def objective(params):
         solution = hj.simulate(
@@ -186,6 +186,11 @@ def scenery(axes, title):
     axes.set(xlabel="distance (m)", ylabel="height (m)")
 
 
+def draw_robot(ax, t, x, mode, color="tab:red"):
+    style = dict(color=color, linewidth=2, markersize=4)
+    return ax.plot(*planar_links(x[0], lengths).T, "o-", **style)
+
+
 def draw(losses, runs, folder):
     try:
         import matplotlib.pyplot as plt
@@ -193,19 +198,18 @@ def draw(losses, runs, folder):
         print("\nThere are no pictures, because matplotlib is not installed.")
         return
     names, colours = ("first guess", "after optimisation"), ("tab:blue", "tab:red")
-    paths = [np.asarray(points(solution.xs[0], lengths)) for _, solution in runs]
-    ts = np.asarray(runs[0][1].ts)
+    before, after = (solution for _, solution in runs)
+    ts = np.asarray(after.ts)
 
     figure, axes = plt.subplots(2, 2, figsize=(9, 8), layout="constrained")
     scenery(axes[0, 0], "after optimisation")
     for time, colour in ((0.0, "0.75"), (0.18, "tab:orange"), (t1, "tab:red")):
-        i = np.abs(ts - time).argmin()
-        lines = draw_robot(axes[0, 0], paths[1][i], colour)
-        lines[0].set_label(f"{ts[i]:.2f} s")
+        robot = draw_robot(axes[0, 0], time, after.evaluate(time), None, color=colour)
+        robot[0].set_label(f"{time:.2f} s")
     axes[0, 0].legend(loc="upper left", frameon=False)
     for (params, solution), name, colour in zip(runs, names, colours, strict=True):
         down = ts >= float(solution.events.t[1])
-        slip = feet(solution.xs[0]) - feet(solution.events.x_after[0][1])
+        slip = jax.vmap(feet)(solution.xs[0]) - feet(solution.events.x_after[0][1])
         normal, along = forces(solution, params)
         ratio = np.abs(along)[down] / np.asarray(normal)[down]
         for foot, style in enumerate(("-", "--")):
@@ -223,12 +227,11 @@ def draw(losses, runs, folder):
     axes[1, 1].set(title="loss", xlabel="drop", ylabel="loss (dimensionless)")
     save(figure, folder / "biped_landing.png")
 
-    figure, both = plt.subplots(1, 2, figsize=(8, 5), layout="constrained")
-    robots = []
-    for ax, path, name, colour in zip(both, paths, names, colours, strict=True):
-        scenery(ax, name)
-        robots.append(draw_robot(ax, path[0], colour))
-    film(figure, robots, paths, folder / "biped_landing.gif")
+    figure, ax = plt.subplots(figsize=(5, 5.5), layout="constrained")
+    scenery(ax, "after optimisation, and the first guess (pale)")
+    film = hj.plot.animate(draw_robot, after, ghost=before, slower=5.0, fps=10, ax=ax)
+    film.save(folder / "biped_landing.gif", dpi=70)
+    print(f"The film is in {folder / 'biped_landing.gif'}.")
 
 
 def main(folder):

@@ -196,18 +196,13 @@ def draw(history, path):
         return animate(history, path)
     figure, axes = plt.subplots(figsize=(10, 4.2), layout="constrained")
     for row, colour, name in (
-        (history[0], "tab:blue", "first throw"),
-        (history[-1], "tab:red", "last throw"),
+        (history[0], "C0", "first throw"),
+        (history[-1], "C1", "last throw"),
     ):
         solution = row[-1]
-        hits = jnp.array(bounces(solution)[1])
-        impacts = solution.events.x_before[hits]
-        # The curve has its corners at the impacts, not at the times next to them.
-        times = jnp.concatenate([solution.ts, solution.events.t[hits]])
-        curve = jnp.concatenate([solution.xs, impacts])[jnp.argsort(times)]
-        label = f"{name}: {len(hits)} bounces, miss {float(row[3]) ** 0.5:.2f} m"
-        axes.plot(curve[:, 0], curve[:, 1], color=colour, label=label, zorder=2)
-        axes.scatter(impacts[:, 0], impacts[:, 1], color=colour, s=28, zorder=4)
+        (curve,) = hj.plot.phase(solution, 0, 1, ax=axes)["arcs"]
+        hits, miss = len(bounces(solution)[1]), float(row[3]) ** 0.5
+        curve.set_label(f"{name}: {hits} bounces, miss {miss:.2f} m")
         axes.scatter(*solution.x1[:2], color=colour, s=110, edgecolor="k", zorder=5)
     scenery(axes)
     axes.set_title(

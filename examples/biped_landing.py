@@ -30,7 +30,6 @@ import diffrax
 import hybridjax as hj
 import optax
 from _pictures import save
-from _robots import spline
 from hybridjax.mechanics import ContactMode
 from hybridjax.models import planar_biped, planar_links
 
@@ -56,12 +55,19 @@ first_guess = dict(
 rates = dict(gains=0.05, torques=1.0)
 
 
+def spline(knots, t):
+    """Cubic B-splines, with the first knot at `t = -spacing`."""
+    s = jnp.abs(t / spacing + 1 - jnp.arange(knots.shape[0]))
+    near, far = 2 / 3 - s**2 + s**3 / 2, jnp.maximum(2 - s, 0.0) ** 3 / 6
+    return jnp.where(s < 1, near, far) @ knots
+
+
 def torques(t, q, v, params):
     """Of hip and knee of the first leg, then of the second, its mirror image."""
     stiffness, damping = jnp.exp(params["gains"])
     mirror = jnp.array([[1.0], [-1.0]])
     joints = lambda x: (x[3:] - jnp.stack([x[2], x[3], x[2], x[5]])).reshape(2, 2)
-    push = mirror * (spline(params["torques"], t, spacing) + stiffness * bent)
+    push = mirror * (spline(params["torques"], t) + stiffness * bent)
     u = push - stiffness * joints(q) - damping * joints(v)
     return strongest * jnp.tanh(u.reshape(-1) / strongest)
 

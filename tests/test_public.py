@@ -10,6 +10,7 @@ import types
 import typing
 from pathlib import Path
 
+import diffrax
 import hybridjax as hj
 import pytest
 from jaxtyping import PyTree
@@ -152,3 +153,22 @@ def test_api_pages():
     for name in entries:
         name = name.replace("hybridjax.", "hj.")
         assert name.startswith("hj.models.") or f"`{name}`" in overview, name
+
+
+def test_results_are_explained():
+    # By name, and by the text that one sees.
+    page = Path(__file__).parent.parent / "docs/how_to/failures.md"
+    text = page.read_text()
+    headings = re.findall(r"^### `(\w+)`", text, re.MULTILINE)
+    quotes = re.findall(r"^> (.+)$", text, re.MULTILINE)
+    enumerations = [m.RESULTS for m in (hj, hj.analysis, hj.control, hj.estimation)]
+    of_other_libraries = set(diffrax.RESULTS._name_to_item)
+    messages = []
+    for results in enumerations:
+        for name, item in results._name_to_item.items():
+            assert f"`{name}`" in text, name
+            assert name in of_other_libraries or name in headings, name
+            messages.append(results._index_to_message[item._value])
+    for quote in quotes:
+        assert any(message.startswith(quote) for message in messages), quote
+    assert len(quotes) > 15

@@ -59,11 +59,14 @@ def problem(n: int):
 
 
 def rollout(us):
-    system, ts, x0, mode0 = problem(us.shape[0])
+    return follow(*problem(us.shape[0]), us)
+
+
+def follow(system, ts, x0, mode0, us):
+    """The states after each interval."""
 
     def step(carry, inputs):
-        x, mode = carry
-        t0, t1, u = inputs
+        (x, mode), (t0, t1, u) = carry, inputs
         sol = hj.simulate(system, t0, t1, x, mode, u, throw=False, **OPTIONS)
         return (sol.x1, sol.mode1), sol.x1
 
@@ -197,16 +200,9 @@ def mjx_row(n: int) -> None:
 
     @jax.jit
     def rigid(forces):
-        ts = jnp.linspace(0, T1, n + 1)
-
-        def step(carry, inputs):
-            (x, mode), (t0, t1, u) = carry, inputs
-            sol = hj.simulate(ball, t0, t1, x, mode, u, **OPTIONS)
-            return (sol.x1, sol.mode1), None
-
         ball = models.PushedBall(restitution=RESTITUTION)
-        inputs = ts[:-1], ts[1:], forces[:, None]
-        (x1, _), _ = jax.lax.scan(step, (jnp.asarray(X0), jnp.asarray(0)), inputs)
+        ts = jnp.linspace(0, T1, n + 1)
+        x1 = follow(ball, ts, jnp.asarray(X0), 0, forces[:, None])[-1]
         return cost(x1, forces)
 
     gradient, compiled = compile_timed(jax.value_and_grad(soft), jnp.zeros(n))

@@ -49,7 +49,8 @@ def _table(rows: list[str]) -> str:
 def _picture(sol, size: int) -> list[str]:
     try:
         # Above all that is here, and where there is no matplotlib it raises.
-        drawn = importlib.import_module("hybridjax.plot._svg").svg(sol, _LINES)
+        plots = importlib.import_module("hybridjax.plot._svg")
+        drawn = plots.svg(sol, min(size, _LINES))
     except Exception:  # Likewise without a path, or whatever users' systems raise.
         return []
     note = f"<div>The first {_LINES} of {size} numbers.</div>" if size > _LINES else ""

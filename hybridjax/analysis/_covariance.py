@@ -14,6 +14,7 @@ from .._simulate import simulate
 from .._solution.solution import Solution
 from .._systems.start import as_time, Start, start
 from .._systems.system import AbstractHybridSystem
+from ._noise import NoiseRoot
 from ._pieces import end_of_piece, flow_matrices, flow_options, Pieces
 from ._results import certified, result_of, RESULTS
 from ._square_root import compress, symmetric_root
@@ -161,7 +162,8 @@ def _noise(system, pieces: Pieces, diffusion, args, options):
     """Square roots of the covariances that noise adds in each piece."""
 
     def one(t0, t1, x0, mode):
-        lyapunov = _Lyapunov(system, diffusion, pieces.unravel)
+        noise = NoiseRoot(diffusion, pieces.unravel, args)
+        lyapunov = _Lyapunov(system, noise, pieces.unravel)
         nothing = jnp.zeros((x0.size, x0.size), x0.dtype)
         sol = simulate(
             lyapunov,
@@ -183,16 +185,14 @@ class _Lyapunov(AbstractHybridSystem):
     """The flow of one mode, and the covariance that noise adds on the way."""
 
     system: AbstractHybridSystem
-    diffusion: Any
+    noise: NoiseRoot
     unravel: Any
 
     def flow(self, t, x, mode, args):
         x, covariance = x
-        x_tree = self.unravel(x)
         ravel = lambda tree: ravel_pytree(tree)[0]
         flow = lambda x: ravel(self.system.flow(t, self.unravel(x), mode, args))
-        given = self.diffusion
-        root: Any = given(t, x_tree, mode, args) if callable(given) else given
+        root = self.noise(t, x, mode)
         # The columns of a product with the Jacobian, which is not formed.
         dx, push = jax.linearize(flow, x)
         half = jax.vmap(push, 1, 1)(covariance)

@@ -15,8 +15,8 @@ from .._jax.branch import cond_any, where
 from .._loop.results import choose, first_failure
 from .._simulate import simulate
 from .._systems.flat import FlatSystem
+from ..analysis._noise import NoiseRoot
 from ._linearised import FORWARD, Linearised, with_time
-from ._noise import NoiseRoot
 from ._results import RESULTS, SUCCESS
 
 

@@ -12,7 +12,7 @@ from .._jax.branch import where
 from .._systems.flat import FlatSystem
 from .._systems.names import Names
 from .._systems.system import AbstractTimedSystem, UNWATCHED
-from ._noise import NoiseRoot
+from ..analysis._noise import NoiseRoot
 
 
 # What the flow does: on in time; or back in time, with the field of the mode frozen,

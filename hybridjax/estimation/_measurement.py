@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from .._jax.branch import switch
 from .._jax.gate import gate
 from .._systems.automaton import HybridAutomaton, ModalState
-from ._noise import NoiseRoot
+from ..analysis._noise import NoiseRoot
 
 
 _SAME_ENTRIES = (

@@ -15,9 +15,9 @@ from .._steps.method import default_controller, dynamic_tolerances, tolerance
 from .._systems.flat import flatten_system
 from .._systems.rest import at_tolerance
 from .._systems.start import Start, start
+from ..analysis._noise import NoiseRoot
 from ._advance import Flow
 from ._measurement import check_full_rank, Measurement, measurement_of
-from ._noise import NoiseRoot
 
 
 class Problem(eqx.Module):

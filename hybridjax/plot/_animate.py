@@ -8,6 +8,7 @@ import numpy as np
 
 from .._solution.known import check_known
 from .._solution.solution import Solution
+from ._arcs import spare
 from ._axes import pyplot
 
 
@@ -72,7 +73,8 @@ def animate(
     for name, value in (("slower", slower), ("fps", fps)):
         if not value > 0:
             raise ValueError(f"Argument `{name}` must be positive, but it is {value}.")
-    check_known("hj.plot", sol.events.count)
+    for one in (sol,) if ghost is None else (sol, ghost):
+        check_known("hj.plot", one.events.count)
     axes: Any = plt.Figure(layout="constrained").subplots() if ax is None else ax
     begin, end = float(sol.t0), float(sol.stats["t_end"])
     ts = np.linspace(begin, end, 2 + int((end - begin) * slower * fps))
@@ -106,10 +108,8 @@ def animate(
 
 
 def _path(sol, ts: np.ndarray) -> Any:
-    """States and modes. By powers of two: few shapes, for each of which there is a
-    program."""
-    check_known("hj.plot", sol.events.count)
+    """States and modes."""
     ts = np.clip(ts, float(sol.t0), float(sol.stats["t_end"]))
-    padded = np.pad(ts, (0, 2 ** int(np.ceil(np.log2(ts.size))) - ts.size), "edge")
+    padded = np.pad(ts, (0, spare(ts.size)), "edge")
     path = sol.evaluate_with_mode(padded)
     return jax.tree.map(lambda a: np.asarray(a)[: ts.size], path)

@@ -59,8 +59,7 @@ def arcs_of(sol: Solution) -> Arcs:
     total = counts.sum()
     index = np.repeat(np.arange(len(segments)), counts)
     share = np.concatenate([np.linspace(0, 1, n) for n in counts])
-    # By powers of two: few shapes, for each of which there is a program.
-    pad = 2 ** int(np.ceil(np.log2(total))) - total
+    pad = spare(total)
     padded = jnp.asarray(np.pad(index, (0, pad)))
     xs = sol.evaluate_segment(padded, np.pad(share, (0, pad)))
     xs = jtu.tree_map(lambda a: np.asarray(a)[:total], xs)
@@ -68,6 +67,12 @@ def arcs_of(sol: Solution) -> Arcs:
         xs = _of_current_mode(xs, np.array([s.mode_name for s in segments])[index])
     t = t0[index] + share * (t1 - t0)[index]
     return Arcs(segments, t, xs, np.cumsum(counts) - 1)
+
+
+def spare(rows: int) -> int:
+    """How many to add, up to a power of two: few shapes, for each of which there is a
+    program."""
+    return 2 ** int(np.ceil(np.log2(rows))) - int(rows)
 
 
 def _of_current_mode(xs: ModalState, names: np.ndarray) -> ModalState:

@@ -1,4 +1,6 @@
+import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import lineax as lx
@@ -25,7 +27,8 @@ def consistent_state(
 
     First the configuration, $\min_q |q - \hat q|^2$ with $\Phi(t, q) = 0$, then the
     velocity, $\min_v |v - \hat v|^2$ with $\Phi_q v + \Phi_t = 0$; both distances are
-    those of the mass matrix, at $\hat q$ and at $q$.
+    those of the mass matrix, at $\hat q$ and at $q$. (With a `velocity_to_qdot`, $q -
+    \hat q$ is the velocity that leads from one to the other in a unit of time.)
 
     Differentiable, also with respect to what is in the constraints, by the implicit
     function theorem.
@@ -72,15 +75,19 @@ def _project(body, t, x, args, max_steps):
     guess, v = x
     dtype = guess.dtype
     t = jnp.asarray(t, dtype)
-    zero = jnp.zeros_like(guess)
-    m = body.at(t, guess, zero, args).residual.shape[0]
+    m = body.at(t, guess, v, args).residual.shape[0]
 
     def conditions(y, problem):
-        q, multipliers = y
+        change, multipliers = y
         body, t, guess, args = problem
-        at = body.at(t, q, zero, args)
-        pull = apply_mass(body.mass_matrix(guess, args), q - guess).astype(dtype)
-        return pull + at.jacobian.T @ multipliers, at.residual
+
+        def phi(change):
+            q = _moved(body, guess, change)
+            return body.constraints(t, q, args).astype(dtype)  # pyright: ignore
+
+        residual, pull = jax.vjp(phi, change)
+        weight = apply_mass(body.mass_matrix(guess, args), change).astype(dtype)
+        return weight + pull(multipliers)[0], residual
 
     # The multipliers of redundant constraints are not unique; the rest is.
     any_rank = lx.AutoLinearSolver(well_posed=False)
@@ -88,18 +95,39 @@ def _project(body, t, x, args, max_steps):
     found = optx.root_find(
         conditions,
         optx.Newton(rtol=float(tol), atol=float(tol), linear_solver=any_rank),
-        (guess, jnp.zeros((m,), dtype)),
+        (jnp.zeros_like(v), jnp.zeros((m,), dtype)),
         (body, t, guess, args),
         max_steps=max_steps,
         adjoint=optx.ImplicitAdjoint(any_rank),
         throw=False,
     )
-    q, _ = found.value
+    change, _ = found.value
+    q = _moved(body, guess, change)
     x = body.plastic_impact(t, (q, v), args)
     (q, v), open_, _, regular = close(body, t, x, args)
     failed = open_.any() | ~regular | ~jnp.isfinite(v).all()
     x = jtu.tree_map(lambda a: jnp.where(failed, jnp.nan, a), (q, v))
     return x, Verdict(failed, jnp.argmax(open_))
+
+
+def _moved(body: Multibody, q, change):
+    """Where a velocity leads in a unit of time, if it does not change."""
+    if body.velocity_to_qdot is None:
+        return q + change
+    term = diffrax.ODETerm(lambda t, q, change: body.qdot(q, change))
+    moved = diffrax.diffeqsolve(
+        term,
+        diffrax.Tsit5(),
+        t0=0,
+        t1=1,
+        dt0=1 / 16,
+        y0=q,
+        args=change,
+        adjoint=diffrax.DirectAdjoint(),  # In both modes, one in the other.
+        max_steps=16,
+    )
+    assert moved.ys is not None
+    return moved.ys[0]
 
 
 def _message(j) -> str:

@@ -65,7 +65,7 @@ def decoupled(
 
     **Raises:**
 
-    - `ValueError` if the system has bilateral constraints.
+    - `ValueError` if the system has bilateral constraints, or a `velocity_to_qdot`.
 
     ??? cite "Reference"
 
@@ -78,6 +78,12 @@ def decoupled(
             "Argument `system` must have no bilateral constraints: they bind limbs to "
             "each other in ways that are not looked at here. Use independent "
             "coordinates."
+        )
+    if system.velocity_to_qdot is not None:
+        raise ValueError(
+            "Argument `system` must have velocities that are the rates of its "
+            "configuration, as limbs are looked for in coordinates. Use angles in "
+            "place of `velocity_to_qdot`."
         )
     v = jnp.ones_like(q) if v is None else v
     t = jnp.asarray(t, q.dtype)

@@ -32,9 +32,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     + J_n^\top \lambda_n + J_t^\top \lambda_t - \Phi_q^\top \lambda,
     \qquad a_j(q) - s_j(t) \ge 0, \qquad \Phi(t, q) = 0,$$
 
-    with $J_n = \mathrm D a$. Each contact is free, sticks, or slides one way or the
-    other: see `hj.mechanics.ContactMode`. The system is planar in the sense
-    that a contact has one tangential direction.
+    with $J_n = \mathrm D a$ (and $v$ in place of $\dot q$, where `velocity_to_qdot`
+    says $\dot q = N(q) v$; then $J_n = \mathrm D a\, N$). Each contact is free, sticks,
+    or slides one way or the other: see `hj.mechanics.ContactMode`. The system is planar
+    in the sense that a contact has one tangential direction.
 
     - *Closed* contacts have $J_n \ddot q + \dot J_n \dot q = \ddot s$; sticking ones
         also $J_t \ddot q + \dot J_t \dot q = 0$, while sliding ones have the friction
@@ -93,8 +94,13 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     - `formulation`: `hj.mechanics.IndexOne` or
         `hj.mechanics.Penalty`: what enforces them. `None` is the first, with
         `stabilization`.
+    - `velocity_to_qdot`: callable `(q, v) -> dq/dt`, linear in `v`: $N(q) v$, with $N$
+        of full rank. `None` is the identity. Mass matrix, effort and `tangents` are
+        those of `v`. For joints with quaternions: `hj.mechanics.ball_joint`,
+        `hj.mechanics.free_joint`.
 
-    **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each.
+    **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
+    of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`.
 
     **Mode:** an integer array of shape `(n_contacts,)`, of the values of
     `hj.mechanics.ContactMode`. It may be left out in
@@ -154,6 +160,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     stabilization: Float[Array, ""]
     constraints: Callable | None
     formulation: AbstractFormulation
+    velocity_to_qdot: Callable | None
     n_contacts: int = eqx.field(static=True)
     apex: bool = eqx.field(static=True)
 
@@ -174,6 +181,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         apex: bool = False,
         constraints: Callable | None = None,
         formulation: AbstractFormulation | None = None,
+        velocity_to_qdot: Callable | None = None,
     ):
         if static_friction is None:
             static_friction = friction
@@ -199,6 +207,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.n_contacts = n_contacts
         self.apex = apex
         self.constraints = constraints
+        self.velocity_to_qdot = velocity_to_qdot
         self.formulation = (
             IndexOne(stabilization) if formulation is None else formulation
         )
@@ -243,7 +252,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         c = p.c + stabilized(self, p)
         forces = contact_forces(p.W, c, active_in(mode, q.dtype), self.friction)
         acceleration = p.unconstrained + dot(p.response, forces)
-        return v, jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
+        acceleration = jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
+        return self.body.qdot(q, v), acceleration
 
     def guards(self, t, x, mode, args):
         return watched_values(in_dtype(self, x[0].dtype), t, x, mode, args)
@@ -322,7 +332,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def _check_shapes(self, t, x, args):
         q, v = x
-        d, n = q.shape[0], self.n_contacts
+        d, n = v.shape[0], self.n_contacts
         checks = {
             "gap": (lambda: self.gap(q, args), [(n,)]),
             "restitution": (lambda: self.restitution(q, v, args), [(n,), ()]),
@@ -331,7 +341,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             checks["tangents"] = (lambda: self.tangents(q, args), [(n, d)])  # pyright: ignore
         if self.surface is not None:
             checks["surface"] = (lambda: self.surface(t, args), [(n,)])  # pyright: ignore
-        because = f"there are {n} contacts and the configuration has {d} entries"
+        because = f"there are {n} contacts and the velocity has {d} entries"
         check_shapes(checks, because)
 
     #
@@ -342,7 +352,11 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def body(self) -> Multibody:
         """The same without contacts."""
         return Multibody(
-            self.mass_matrix, self.effort, self.constraints, self.formulation
+            self.mass_matrix,
+            self.effort,
+            self.constraints,
+            self.formulation,
+            self.velocity_to_qdot,
         )
 
 

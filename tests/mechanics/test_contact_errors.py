@@ -31,7 +31,7 @@ def _start(q, v, mode, system=_rod):
         (_flat, [0.1, 0.0, 0.0], [3, 2], "tangential velocity of contact 0"),
         (_flat, _still, [1], "must be a vector of 2 integers"),
         (_flat, _still, [1.0, 1.0], "must be a vector of 2 integers"),
-        (_flat, jnp.zeros(2), None, "must be a pair"),
+        (_flat, jnp.zeros(2), None, "3 entries in its configuration and 2"),
     ],
 )
 def test_inconsistent_start(q, v, mode, message):

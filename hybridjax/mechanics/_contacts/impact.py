@@ -47,7 +47,7 @@ def impact(system, t, q, v, mode, hit, args):
     active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
     # Those that touch down with it are only near their surfaces, or are there now,
     # but not in a nearby motion.
-    q = jnp.where(others.any(), q + closing(system, p, active), q)
+    q = jnp.where(others.any(), q + closing(system, q, p, active), q)
     return q, v, active, unsolved
 
 
@@ -64,11 +64,11 @@ def comes_to_rest(system, p: Point, hit, e) -> tuple[Bool[Array, ""], Bool[Array
     return stays, stays & ((approach <= limit) | ~hit).all()
 
 
-def closing(system, p: Point, active: Active) -> Float[Array, " d"]:
+def closing(system, q, p: Point, active: Active) -> Float[Array, " d"]:
     """What is to be added to `q` to close the gaps of closed contacts."""
     normal = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
     rows = p.velocity.at[: system.n_contacts].set(p.gap)
-    return _cancelling(system, p, rows, normal)
+    return system.body.qdot(q, _cancelling(system, p, rows, normal))
 
 
 def stopping(system, p: Point, active: Active) -> Float[Array, " d"]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._systems.parameter import in_dtype
+from .._dynamics.coordinates import pull_back, qdot
 from .._dynamics.dot import dot
 
 
@@ -33,12 +34,15 @@ def point(system, t, q, v, args) -> Point:
 
     def rows(q):
         a, pull = jax.vjp(lambda q: system.gap(q, args), q)
-        (normals,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
+        (by_q,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
+        pull_row = lambda row: pull_back(system.velocity_to_qdot, q, v, row)
+        normals = jax.vmap(pull_row)(by_q)
         if system.tangents is None:
-            return normals, a
-        return jnp.concatenate([normals, system.tangents(q, args)]), a
+            return normals, (a, by_q)
+        return jnp.concatenate([normals, system.tangents(q, args)]), (a, by_q)
 
-    jacobian, turning, a = jax.jvp(rows, (q,), (v,), has_aux=True)
+    dq = qdot(system.velocity_to_qdot, q, v)
+    jacobian, turning, (a, by_q) = jax.jvp(rows, (q,), (dq,), has_aux=True)
     rate, bias = dot(jacobian, v), dot(turning, v)
     if system.surface is not None:
         n, one = system.n_contacts, jnp.ones_like(t)
@@ -59,7 +63,7 @@ def point(system, t, q, v, args) -> Point:
         response=response,
         W=dot(jacobian, response),
         c=dot(jacobian, unconstrained) + bias,
-        length=jnp.max(jnp.abs(a)) + spread(q),
+        length=jnp.max(jnp.abs(a)) + jnp.max(dot(jnp.abs(by_q), jnp.abs(q))),
         speed=jnp.max(jnp.abs(rate)) + spread(v),
         size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
     )

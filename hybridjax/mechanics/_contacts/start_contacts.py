@@ -89,6 +89,6 @@ def _start_contacts(system, t, x, mode, args):
         ]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
-    q = q + jnp.where(sound, closing(system, p, active), 0)
+    q = q + jnp.where(sound, closing(system, q, p, active), 0)
     v = v + jnp.where(sound, stopping(system, p, active), 0)
     return (q, v), mode, first

@@ -6,21 +6,34 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .coordinates import as_momentum, pull_back, qdot
 from .dot import dot
 
 
-def inertia(mass_matrix: Callable, q, v, args) -> tuple[Array, Float[Array, " d"]]:
+def inertia(
+    mass_matrix: Callable, q, v, args, rate: Callable | None = None
+) -> tuple[Array, Float[Array, " d"]]:
     r"""The mass matrix, and the forces that come of it if it is not constant: $\dot M
-    \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$."""
+    \dot q - \tfrac12 \nabla_q (\dot q^\top M \dot q)$, if velocities are $\dot q$.
+
+    Else those of Boltzmann and Hamel: docs/concepts/contact.md.
+    """
 
     def momentum(q):
         mass = mass_matrix(q, args)
         return apply_mass(mass, v), mass
 
     along, pull, mass = jax.vjp(momentum, q, has_aux=True)
-    _, transport = jax.jvp(lambda q: momentum(q)[0], (q,), (v,))
+    dq = qdot(rate, q, v)
+    _, transport = jax.jvp(lambda q: momentum(q)[0], (q,), (dq,))
     (gradient,) = pull(v.astype(along.dtype))
-    return mass, transport - gradient / 2
+    if rate is None:
+        return mass, transport - gradient / 2
+    conjugate = as_momentum(rate, q, v, along)
+    turning = lambda q: pull_back(rate, q, v, conjugate)
+    _, turned = jax.jvp(turning, (q,), (dq,))
+    (turns,) = jax.vjp(lambda q: rate(q, v), q)[1](conjugate)
+    return mass, transport - turned - pull_back(rate, q, v, gradient / 2 - turns)
 
 
 def apply_mass(mass, v):

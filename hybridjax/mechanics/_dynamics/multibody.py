@@ -12,6 +12,7 @@ from ..._jax.tracing import is_traced
 from ..._systems.names import Names
 from ..._systems.parameter import in_dtype
 from ..._systems.system import AbstractSelfStartingSystem
+from .coordinates import pull_back, qdot
 from .dot import dot
 from .formulation import AbstractFormulation, Constraints, IndexOne
 from .inertia import accelerate, inertia, is_regular, SINGULAR
@@ -23,7 +24,9 @@ class Multibody(AbstractSelfStartingSystem):
     r"""A mechanical system with bilateral constraints.
 
     $$M(q) \dot v + C(q, v) v = f(t, q, v) - \Phi_q^\top \lambda, \qquad
-    \dot q = v, \qquad \Phi(t, q) = 0.$$
+    \dot q = N(q) v, \qquad \Phi(t, q) = 0.$$
+
+    By default $N$ is the identity: velocities are the rates of the configuration.
 
     On its own it is a hybrid system without events. It is also a callable
     `(t, x, args) -> dx/dt`, a mode of a `hj.HybridAutomaton`: what happens
@@ -60,12 +63,17 @@ class Multibody(AbstractSelfStartingSystem):
     - `constraints`: callable `(t, q, args) -> Phi`, of shape `(m,)`, or `None`.
     - `formulation`: `hj.mechanics.IndexOne` or
         `hj.mechanics.Penalty`.
+    - `velocity_to_qdot`: callable `(q, v) -> dq/dt`, linear in `v`: $N(q) v$, with $N$
+        of full rank. `None` is the identity. Mass matrix and effort are those of `v`.
+        For joints with quaternions: `hj.mechanics.ball_joint`,
+        `hj.mechanics.free_joint`.
 
-    **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each. At
-    the start it must satisfy the constraints to about 1e-6 (float64) or 3e-3 (float32)
-    of its size: see `hj.mechanics.consistent_state`. What remains of their
-    violation is then removed, so that a derivative with respect to the initial state,
-    or to what is in the constraints, is that for neighbouring states that satisfy them.
+    **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
+    of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`. At the start it must satisfy
+    the constraints to about 1e-6 (float64) or 3e-3 (float32) of its size: see
+    `hj.mechanics.consistent_state`. What remains of their violation is then removed, so
+    that a derivative with respect to the initial state, or to what is in the
+    constraints, is that for neighbouring states that satisfy them.
 
     **Mode:** the integer 0. It may be left out in `hj.simulate`.
 
@@ -86,12 +94,13 @@ class Multibody(AbstractSelfStartingSystem):
     effort: Callable
     constraints: Callable | None = None
     formulation: AbstractFormulation = eqx.field(default_factory=IndexOne)
+    velocity_to_qdot: Callable | None = None
 
     def __call__(self, t, x, args=None):
         q, v = x
         self = in_dtype(self, q.dtype)
-        accelerations, _ = self.solve(t, q, v, args, jnp.zeros((q.shape[0], 0)))
-        return v, accelerations[:, 0]
+        accelerations, _ = self.solve(t, q, v, args, jnp.zeros((v.shape[0], 0)))
+        return self.qdot(q, v), accelerations[:, 0]
 
     def multipliers(self, t, x, args=None) -> Float[Array, " m"]:
         r"""The Lagrange multipliers $\lambda$: the constraint forces are $-\Phi_q^\top
@@ -110,7 +119,7 @@ class Multibody(AbstractSelfStartingSystem):
         """
         q, v = x
         self = in_dtype(self, q.dtype)
-        _, multipliers = self.solve(t, q, v, args, jnp.zeros((q.shape[0], 0)))
+        _, multipliers = self.solve(t, q, v, args, jnp.zeros((v.shape[0], 0)))
         return multipliers[:, 0]
 
     def residuals(self, t, x, args=None) -> tuple[Array, Array]:
@@ -181,13 +190,14 @@ class Multibody(AbstractSelfStartingSystem):
             Corner, Sandu, Sandu, (48), (53).
         """
         self = in_dtype(self, q.dtype)
-        d, dof = q.shape[0], [int(i) for i in independent]
-        constraints = self.at(t, q, jnp.zeros_like(q), args)
+        d = jax.eval_shape(self.mass_matrix, q, args).shape[-1]
+        v, dof = jnp.zeros((d,), q.dtype), [int(i) for i in independent]
+        constraints = self.at(t, q, v, args)
         G, m = constraints.jacobian, constraints.jacobian.shape[0]
         if len(set(dof)) != d - m or not all(0 <= i < d for i in dof):
             raise ValueError(
                 f"Argument `independent` must name {d - m} different entries of the "
-                f"configuration, from 0 to {d - 1}, as it has {d} entries and {m} "
+                f"velocity, from 0 to {d - 1}, as it has {d} entries and {m} "
                 f"constraints, but it is {list(independent)}."
             )
         if velocity.shape != (len(dof),):
@@ -196,7 +206,7 @@ class Multibody(AbstractSelfStartingSystem):
                 f"each of `independent`, but it has shape {velocity.shape}."
             )
         dep = [i for i in range(d) if i not in dof]
-        v = jnp.zeros_like(q).at[np.array(dof, int)].set(velocity.astype(q.dtype))
+        v = v.at[np.array(dof, int)].set(velocity.astype(q.dtype))
         rate = constraints.rate + dot(G, v)
         return v.at[np.array(dep, int)].set(jnp.linalg.solve(G[:, dep], -rate))
 
@@ -239,21 +249,32 @@ class Multibody(AbstractSelfStartingSystem):
     def check_shapes(self, t, x, args):
         """Raises a `ValueError` if a function or the state has a wrong shape."""
         if not (isinstance(x, tuple) and len(x) == 2) or not all(
-            eqx.is_array(a) and a.ndim == 1 and a.shape == x[0].shape for a in x
+            eqx.is_array(a) and a.ndim == 1 for a in x
         ):
             raise ValueError(
                 "The state of a mechanical system must be a pair `(q, v)` of two "
-                "vectors of one length: configuration and velocity. It is "
+                "vectors, configuration and velocity. It is "
                 f"{eqx.tree_pformat(x)}."
             )
         q, v = x
-        d = q.shape[0]
+        d = v.shape[0]
+        if self.velocity_to_qdot is None:
+            if q.shape != v.shape:
+                raise ValueError(
+                    f"Argument `x0` has {q.shape[0]} entries in its configuration and "
+                    f"{d} in its velocity. If these are not the rates of those, say "
+                    "what the rates are: argument `velocity_to_qdot`."
+                )
+        else:
+            rate = lambda: self.velocity_to_qdot(q, v)  # pyright: ignore
+            because = f"the configuration has shape {q.shape}"
+            check_shapes({"velocity_to_qdot": (rate, [q.shape])}, because)
         check_shapes(
             {
                 "mass_matrix": (lambda: self.mass_matrix(q, args), [(d, d), (d,)]),
                 "effort": (lambda: self.effort(t, q, v, args), [(d,)]),
             },
-            f"the configuration has {d} entries",
+            f"the velocity has {d} entries",
         )
         if self.constraints is not None:
             got = jax.eval_shape(self.constraints, t, q, args)
@@ -271,20 +292,25 @@ class Multibody(AbstractSelfStartingSystem):
         """The constraints in a state."""
         if self.constraints is None:
             none = jnp.zeros((0,), q.dtype)
-            return Constraints(none, none, jnp.zeros((0, q.shape[0]), q.dtype), none)
+            return Constraints(none, none, jnp.zeros((0, v.shape[0]), q.dtype), none)
         t = jnp.asarray(t, q.dtype)
-        along = lambda fn: jax.jvp(fn, (t, q), (jnp.ones_like(t), v))
         phi = lambda t, q: self.constraints(t, q, args)  # pyright: ignore
-        (residual, rate), (_, bias) = along(
-            lambda t, q: jax.jvp(phi, (t, q), (jnp.ones_like(t), v))
-        )
-        jacobian = jax.jacrev(phi, 1)(t, q)
+
+        def along(fn):
+            return lambda t, q: jax.jvp(fn, (t, q), (jnp.ones_like(t), self.qdot(q, v)))
+
+        (residual, rate), (_, bias) = along(along(phi))(t, q)
+        pull = lambda row: pull_back(self.velocity_to_qdot, q, v, row)
+        jacobian = jax.vmap(pull)(jax.jacrev(phi, 1)(t, q))
         return in_dtype(Constraints(residual, rate, jacobian, -bias), q.dtype)
+
+    def qdot(self, q, v):
+        return qdot(self.velocity_to_qdot, q, v)
 
     def solve(self, t, q, v, args, forces: Float[Array, "d k"]):
         """The acceleration and the multipliers, and what each column of `forces` would
         add to them: of shapes `(d, 1 + k)` and `(m, 1 + k)`."""
-        mass, gyroscopic = inertia(self.mass_matrix, q, v, args)
+        mass, gyroscopic = inertia(self.mass_matrix, q, v, args, self.velocity_to_qdot)
         force, mass = self.effort(t, q, v, args) - gyroscopic, mass.astype(q.dtype)
         forces = jnp.concatenate([force[:, None], forces], axis=1).astype(q.dtype)
         if self.constraints is None:
@@ -321,7 +347,7 @@ def _close(body: Multibody, t, x, args):
     open_ = ~(jnp.abs(constraints.residual) <= row * (1 + jnp.max(jnp.abs(q))))
     moving = ~(jnp.abs(constraints.rate) <= row * (1 + jnp.max(jnp.abs(v))))
     _, change = body.push(q, args, constraints, constraints.residual)
-    x = body.plastic_impact(t, (q + change, v), args)
+    x = body.plastic_impact(t, (q + body.qdot(q, change), v), args)
     sound = regular & ~open_.any() & ~moving.any()
     x = jtu.tree_map(lambda a: jnp.where(sound, a, jnp.nan), x)
     return x, open_, moving, regular

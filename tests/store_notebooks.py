@@ -8,17 +8,10 @@ from pathlib import Path
 
 import nbclient
 import nbformat
-import numpy as np
 from PIL import Image
 
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-
-
-def pixels(picture: str) -> np.ndarray:
-    """The pixels of a picture, as it stands in a notebook: numbers from 0 to 1."""
-    image = Image.open(io.BytesIO(base64.b64decode(picture)))
-    return np.asarray(image.convert("RGB")) / 255
 
 
 def _small(picture: str) -> str:

@@ -1,27 +1,10 @@
+import base64
+
 import nbformat
-import numpy as np
 import pytest
 
-from .store_notebooks import execute, NOTEBOOKS, pixels
-
-
-# The side of a square of pixels, of which the mean colours are compared: dots of ink at
-# the edges of lines differ by the palette.
-_SIDE = 8
-
-
-def _means(picture):
-    colours = pixels(picture)
-    m, n = (length // _SIDE for length in colours.shape[:2])
-    squares = colours[: m * _SIDE, : n * _SIDE].reshape(m, _SIDE, n, _SIDE, 3)
-    return colours.shape, squares.mean((1, 3))
-
-
-def _apart(stored, fresh):
-    """How two pictures differ: not in size, and by the colour of some square."""
-    (size, a), (fresh_size, b) = _means(stored), _means(fresh)
-    assert size == fresh_size
-    return np.max(np.abs(a - b))
+from .pictures import same
+from .store_notebooks import execute, NOTEBOOKS
 
 
 def test_there_are_notebooks():
@@ -40,6 +23,5 @@ def test_notebook(path, tmp_path):
             if picture is None:
                 assert new == old
             else:
-                # 128 colours are as far from all of them as 0.03; a curve that is wrong
-                # by three or four per cent makes 0.08 or more.
-                assert _apart(picture, new.data["image/png"]) < 0.05
+                drawn = new.data["image/png"]
+                assert same(base64.b64decode(picture), base64.b64decode(drawn)), cell.id

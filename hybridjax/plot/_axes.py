@@ -1,3 +1,4 @@
+import importlib
 from typing import Any
 
 
@@ -24,3 +25,8 @@ def axes_or_current(ax: Any) -> Any:
 def text_colour() -> Any:
     """What is neither of a component nor of a mode is in the colour of the text."""
     return pyplot().rcParams["text.color"]
+
+
+def transforms() -> Any:
+    """matplotlib's; for where there is one."""
+    return importlib.import_module("matplotlib.transforms")

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._solution.solution import Solution
 from ._arcs import Arcs, arcs_of, Component, components_of
-from ._axes import axes_or_current, text_colour
+from ._axes import axes_or_current, text_colour, transforms
 from ._modes import mode_colours
 
 
@@ -114,7 +114,11 @@ def _draw_modes(ax, arcs: Arcs) -> tuple[list, list]:
     if len(colours) < 2:
         return [], []
     ax.autoscale_view()  # Widths are compared below.
-    ribbon = ax.inset_axes([0, 1.01, 1, 0.07], sharex=ax)
+    # Its height is in points, as that of the names in it is.
+    points = transforms().Affine2D().scale(1 / 72) + ax.figure.dpi_scale_trans
+    above = points + transforms().ScaledTranslation(0, 1, ax.transAxes)
+    place = transforms().blended_transform_factory(ax.transAxes, above)
+    ribbon = ax.inset_axes([0, 2, 1, 14], transform=place, sharex=ax)
     ribbon.set(ylim=(0, 1))
     ribbon.axis("off")
     patches, named = [], set()

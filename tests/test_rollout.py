@@ -77,7 +77,14 @@ def _expected():
     return _loss_and_gradient(lambda fn, batch: jax.vmap(fn)(batch))
 
 
-@pytest.mark.parametrize("name", _OPTIONS)
+# The one with both is tried always.
+_each = [
+    name if name == "both" else pytest.param(name, marks=pytest.mark.thorough)
+    for name in _OPTIONS
+]
+
+
+@pytest.mark.parametrize("name", _each)
 def test_equal_to_vmap(name):
     assert jax.device_count() == 8
     options = _OPTIONS[name]()

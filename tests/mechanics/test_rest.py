@@ -39,7 +39,9 @@ def _ball(e, surface=None, gravity=9.81, **kwargs):
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.thorough)]
+)
 def test_ball_on_a_moving_table(dtype):
     # The table has the acceleration b, and the ball the relative one g + b.
     end, atol = 6.0, 1e-8 if dtype == np.float64 else 1e-5

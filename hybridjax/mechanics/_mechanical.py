@@ -237,7 +237,17 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         - `effort`: callable `(t, q, v, args) -> f`, forces that $L$ does not have, or
             `None`.
         - `kwargs`: any other argument of `hj.mechanics.MechanicalSystem`.
+
+        **Raises:**
+
+        - `ValueError` with a `velocity_to_qdot`: `v` is the rate of `q` here.
         """
+        if kwargs.get("velocity_to_qdot") is not None:
+            raise ValueError(
+                "Argument `velocity_to_qdot` does not go with a Lagrangian, which is a "
+                "function of `q` and its rate. Pass mass matrix and effort of `v` to "
+                "`hj.mechanics.MechanicalSystem`."
+            )
         terms = LagrangianTerms(lagrangian, effort)
         return cls(terms.mass_matrix, terms.effort, gap, n_contacts, **kwargs)
 

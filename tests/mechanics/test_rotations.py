@@ -365,6 +365,9 @@ def test_refused():
     ball = MechanicalSystem(mass, effort, gap, 1, velocity_to_qdot=ball_joint)
     with pytest.raises(ValueError, match="`velocity_to_qdot`"):
         decoupled(ball, x[0])
+    with pytest.raises(ValueError, match="`velocity_to_qdot`"):
+        energy = lambda q, v, args: jnp.sum(v**2)
+        MechanicalSystem.from_lagrangian(energy, gap, 1, velocity_to_qdot=ball_joint)
 
 
 def test_float32():

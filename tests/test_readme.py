@@ -1,40 +1,18 @@
-import contextlib
-import io
-import re
-import sys
-import types
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
+import matplotlib.pyplot as plt
 import pytest
 
+from .pages import Block, parse, pictures, programs, ROOT, run
 
-_root = Path(__file__).parent.parent
-_readme = _root / "README.md"
+
+_readme = ROOT / "README.md"
 # What runs is ```python; ```py is a fragment.
-_docs = sorted((_root / "docs").glob("**/*.md"))
+_docs = sorted((ROOT / "docs").glob("**/*.md"))
 _pages = [_readme, *(page for page in _docs if "```python\n" in page.read_text())]
 # The defaults of JAX: a reader has them, the tests have not.
 _jax_defaults = {"jax_enable_x64": False, "jax_numpy_rank_promotion": "allow"}
-
-
-class _Block(NamedTuple):
-    language: str
-    code: str
-    line: int  # of the first line of code, counted from 1
-    follows: bool  # nothing but blank lines between this block and the one before
-
-
-def _parse(text: str) -> list[_Block]:
-    blocks = []
-    end = 0
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        line = text.count("\n", 0, match.start(2)) + 1
-        follows = bool(blocks) and text[end : match.start()].strip() == ""
-        blocks.append(_Block(match[1], match[2], line, follows))
-        end = match.end()
-    return blocks
 
 
 def _strip(text: str) -> str:
@@ -51,25 +29,26 @@ def newcomer(tmp_path, monkeypatch):
     yield
     for name, value in saved.items():
         jax.config.update(name, value)
+    plt.close("all")
 
 
 def test_parse():
     text = "a\n```python\nx\n```\n\n```text\n1 \n```\nb\n```bash\ny\nz\n```\n"
-    assert _parse(text) == [
-        _Block("python", "x\n", 3, False),
-        _Block("text", "1 \n", 7, True),
-        _Block("bash", "y\nz\n", 11, False),
+    assert parse(text) == [
+        Block("python", "x\n", 3, False),
+        Block("text", "1 \n", 7, True),
+        Block("bash", "y\nz\n", 11, False),
     ]
 
 
 def test_blocks():
-    blocks = _parse(_readme.read_text())
+    blocks = parse(_readme.read_text())
     # `.ci/run` runs the one that has the tests in it.
     commands = [block.code for block in blocks if block.language == "bash"]
     assert sum("pytest" in command for command in commands) == 1
     # An output that stands apart from its code would not be compared with anything.
     for page in _pages:
-        blocks = _parse(page.read_text())
+        blocks = parse(page.read_text())
         assert any(block.language == "python" for block in blocks)
         for block in blocks:
             apart = block.language == "text" and not block.follows
@@ -77,20 +56,17 @@ def test_blocks():
 
 
 @pytest.mark.parametrize("page", _pages, ids=lambda page: page.stem)
-def test_python_blocks(page, newcomer, monkeypatch):
-    blocks = _parse(page.read_text())
-    module = types.ModuleType("page")
-    monkeypatch.setitem(sys.modules, "page", module)
-    for i, block in enumerate(blocks):
-        if block.language != "python":
-            continue
-        # Blank lines in front, so that a traceback has the line numbers of the page.
-        source = "\n" * (block.line - 1) + block.code
-        stdout = io.StringIO()
-        with contextlib.redirect_stdout(stdout):
-            exec(compile(source, str(page), "exec"), vars(module))
-        output = blocks[i + 1] if i + 1 < len(blocks) else None
-        if output is not None and output.language == "text" and output.follows:
-            assert _strip(stdout.getvalue()) == _strip(output.code), (
-                f"{page.name}:{output.line} is not what the code before it prints."
+def test_python_blocks(page, newcomer):
+    blocks = parse(page.read_text())
+    for i, printed in run(page).items():
+        after = blocks[i + 1] if i + 1 < len(blocks) else None
+        if after is not None and after.language == "text" and after.follows:
+            assert _strip(printed) == _strip(after.code), (
+                f"{page.name}:{after.line} is not what the code before it prints."
             )
+    # What a program of the gallery shows is what it drew: no picture outlives its code.
+    if page in programs():
+        assert pictures(page)
+        for name in pictures(page):
+            assert Path(name).exists(), f"{page.name} shows {name}, and draws it not."
+            assert (ROOT / "docs/images" / name).exists(), "`python -m tests.redraw`"

@@ -7,8 +7,8 @@ controllers:
 - Fixed gains, after Raibert: in flight the leg swings to where the foot should land, in
   stance the hip keeps the body upright, and the leg pushes harder or less hard for the
   height. It knows nothing of ditches.
-- The same, but a foothold in a ditch is moved to the nearer edge. Its gains are the
-  best of 120 random sets, with these ditches.
+- The same, but a foothold in a ditch is moved to the nearer edge. The gains of both
+  were chosen by trial, with these ditches.
 - Model predictive control. Open loop a hopper is unstable, and of many controls the
   simulation fails, so that there is nothing to improve. So what is planned is not
   torque and thrust, but what to add to those of the first controller. With nothing

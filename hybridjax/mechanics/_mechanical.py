@@ -17,6 +17,7 @@ from ._contacts.forces import active_in, forces_of, stabilized
 from ._contacts.guards import watched_values
 from ._contacts.kinematics import point
 from ._contacts.start_contacts import FAULTS, start_contacts
+from ._contacts.tangential import in_space
 from ._contacts.transitions import transition
 from ._dynamics.dot import dot
 from ._dynamics.formulation import AbstractFormulation, IndexOne
@@ -260,7 +261,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
         c = p.c + stabilized(self, p)
-        forces = contact_forces(p.W, c, active_in(mode, q.dtype), self.friction)
+        forces = contact_forces(p.W, c, active_in(self, p, mode), self.friction)
         acceleration = p.unconstrained + dot(p.response, forces)
         acceleration = jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
         return self.body.qdot(q, v), acceleration
@@ -281,9 +282,11 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(mode, q.dtype))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
+        if in_space(forces.shape[0], n):
+            tangential = tangential.reshape(2, n).T
         return forces[:n], tangential.astype(q.dtype)
 
     def multipliers(self, t, x, mode, args=None) -> Float[Array, " m"]:
@@ -293,7 +296,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(mode, q.dtype))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
         return (free + dot(by_contacts, forces)).astype(q.dtype)
 
@@ -348,7 +351,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             "restitution": (lambda: self.restitution(q, v, args), [(n,), ()]),
         }
         if self.tangents is not None:
-            checks["tangents"] = (lambda: self.tangents(q, args), [(n, d)])  # pyright: ignore
+            tangents = lambda: self.tangents(q, args)  # pyright: ignore
+            checks["tangents"] = (tangents, [(n, d), (n, 2, d)])
         if self.surface is not None:
             checks["surface"] = (lambda: self.surface(t, args), [(n,)])  # pyright: ignore
         because = f"there are {n} contacts and the velocity has {d} entries"

@@ -11,6 +11,7 @@ from ._balls.paddle_juggler import paddle_juggler as paddle_juggler
 from ._balls.pushed_ball import PushedBall as PushedBall
 from ._balls.thrown_ball import ThrownBall as ThrownBall
 from ._balls.walled_ball import WalledBall as WalledBall
+from ._bodies.body_on_plane import body_on_plane as body_on_plane
 from ._bodies.corners import (
     rimless_wheel as rimless_wheel,
     rocking_block as rocking_block,

@@ -1,20 +1,18 @@
 """Contact forces, and impulses, at all contacts at once.
 
 With `lam` the normal forces of all contacts and then, if there is friction, the
-tangential ones, the accelerations of gaps and slips are `c + W lam`, where
+tangential ones (along one direction, or two: see `tangential.py`), the accelerations of gaps and slips are `c + W lam`, where
 `W = J M^-1 J^T`: the block system of Kong et al., (63), after its first row has been
 eliminated. Impulses obey the same equations with velocities, (69).
 """
 
 import equinox as eqx
-import jax.lax as lax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._dynamics.dot import dot
 from .._dynamics.least_solve import least_solve
+from .tangential import along, of_contacts
 
 
 class Active(eqx.Module):
@@ -22,7 +20,7 @@ class Active(eqx.Module):
 
     closed: Bool[Array, " n"]
     stick: Bool[Array, " n"]
-    direction: Float[Array, " n"]  # of sliding: 1 or -1
+    direction: Float[Array, " tangential"]  # of sliding: 1 or -1, or a unit vector
 
 
 def contact_forces(
@@ -31,120 +29,32 @@ def contact_forces(
     active: Active,
     friction: Float[Array, " n"],
 ) -> Float[Array, " rows"]:
-    """The forces that make the rows of closed (and sticking) contacts zero.
+    """The forces that make the rows of closed (and sticking) contacts zero."""
+    forces = least_solve(*contact_equations(W, c, active, friction))
+    # To the last digit, where there is no contact.
+    return jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
+
+
+def contact_equations(W, c, active: Active, friction):
+    """Their matrix and right-hand side, and the weights of `least_solve`.
 
     One linear system of one size, whatever is active: the rows of other contacts say
     that their forces are zero, and those of sliding ones that they are friction.
     """
-    n = friction.shape[0]
-    rows, others = active.closed, np.eye(c.shape[0], dtype=c.dtype)
-    if c.shape[0] > n:
-        rows = jnp.concatenate([active.closed, active.closed & active.stick])
-        slides = active.closed & ~active.stick
-        share = jnp.where(slides, active.direction * friction, 0)
-        share = jnp.concatenate([jnp.zeros_like(share), share])
-        others = others + np.eye(c.shape[0], k=-n, dtype=c.dtype) * share[:, None]
+    n, size = friction.shape[0], c.shape[0]
+    rows, others = active.closed, np.eye(size, dtype=c.dtype)
+    if size > n:
+        sticks = of_contacts(active.closed & active.stick, size - n)
+        rows = jnp.concatenate([active.closed, sticks])
+        slides = of_contacts(active.closed & ~active.stick, size - n)
+        share = active.direction * of_contacts(friction, size - n)
+        share = jnp.where(slides, share, 0)
+        share = jnp.concatenate([jnp.zeros((n,), c.dtype), share])
+        of_normal = np.zeros((size, size), c.dtype)
+        of_normal[np.arange(size), np.arange(size) % n] = 1
+        others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
-    forces = least_solve(
-        matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
-    )
-    # To the last digit, where there is no contact.
-    closed = jnp.concatenate([active.closed] * (c.shape[0] // n))
-    return jnp.where(closed, forces, 0)
-
-
-def find_active(
-    W: Float[Array, "rows rows"],
-    c: Float[Array, " rows"],
-    size: Float[Array, ""],
-    guess: Active,
-    resting: Bool[Array, " n"],
-    known: Bool[Array, " n"],
-    held: Bool[Array, ""],
-    friction: Float[Array, " n"],
-    static_friction: Float[Array, " n"],
-    exact: float,
-) -> tuple[Active, Bool[Array, " n"]]:
-    """Which of the contacts that are closed in `guess` stay closed, and stick.
-
-    A closed contact must not pull, nor an open one sink; a sticking one must stay
-    within its friction cone, and one that begins to slide must move against its
-    friction. Contacts that do not are changed, one at a time: the first one, as in
-    Murty's least-index method.
-
-    **Arguments:**
-
-    - `size`: of what `c` is the sum of, for rounding.
-    - `guess`: only its closed contacts can become active.
-    - `resting`: the contacts that may stick, or begin to slide; others slide on in
-        their direction.
-    - `known`: contacts that stay what they are.
-    - `held`: whether all stay closed, also those that have to pull for that.
-    - `exact`: the share of the digits, of forces and accelerations, that is relied on.
-
-    **Returns:**
-
-    The active contacts, and the contacts for which nothing was found.
-    """
-    W, c, friction, static_friction = lax.stop_gradient(
-        (W, c, friction, static_friction)
-    )
-    n = friction.shape[0]
-    tangential = c.shape[0] > n
-    members = guess.closed
-    limit = 8 * n + 8
-
-    def faults(active: Active, i):
-        # Where contacts are redundant, what is left of errors can go round in circles:
-        # the longer it takes, the less is demanded.
-        tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * i.astype(c.dtype) / limit)
-        force = contact_forces(W, c, active, friction)
-        moves = c + dot(W, force)
-        little_force = tol * force_size(W, size, force)
-        little_move = tol * size
-        closed = active.closed
-        pulls = closed & (force[:n] < -little_force)
-        sinks = members & ~closed & (moves[:n] < -little_move)
-        normal = (pulls | sinks) & ~known & ~held
-        if not tangential:
-            return normal, jnp.zeros_like(normal), active.direction
-        press = jnp.where(held, jnp.abs(force[:n]), force[:n])
-        cone = friction_limit(static_friction, press) + little_force
-        slips = closed & active.stick & (jnp.abs(force[n:]) > cone)
-        against = active.direction * moves[n:] < -little_move
-        stops = closed & ~active.stick & resting & against
-        direction = jnp.where(slips, -jnp.sign(force[n:]), active.direction)
-        return normal, (slips | stops) & ~known, direction
-
-    def cond(carry):
-        i, _, unsolved = carry
-        return (i < 2 * limit) & unsolved.any()
-
-    def body(carry):
-        i, active, _ = carry
-        # Those that pull may only do so because others stick that cannot. So those that
-        # are wrong along their tangent come first; in the second attempt, they do not.
-        tangent_first = i < limit
-        active = jtu.tree_map(lambda a, g: jnp.where(i == limit, g, a), active, guess)
-        normal, tangent, direction = faults(active, i % limit)
-        bad = normal | tangent
-        candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
-        first = candidates & (jnp.cumsum(candidates) == 1)
-        # One that could not stick may well be able to slide, without pulling.
-        turn = first & tangent
-        flip = first & ~turn
-        changed = Active(
-            closed=active.closed ^ flip,
-            stick=active.stick ^ turn,
-            direction=jnp.where(turn, direction, active.direction),
-        )
-        return i + 1, changed, bad
-
-    start = (jnp.asarray(0, jnp.int32), guess, members)
-    _, active, unsolved = lax.while_loop(cond, body, start)
-    if tangential:
-        unsolved = unsolved | ill_posed(W, active, friction)
-    return active, unsolved
+    return matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
 
 
 def force_size(W, size, force) -> Float[Array, ""]:
@@ -172,5 +82,6 @@ def posedness(W, active: Active, friction) -> Float[Array, " n"]:
     with it, in relation to the force alone."""
     n = friction.shape[0]
     own = jnp.diagonal(W)[:n]
-    cross = jnp.diagonal(W[:n, n:])
-    return 1 - active.direction * friction * cross / jnp.where(own > 0, own, 1)
+    cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, W.shape[0], n)]
+    push = along(active.direction, jnp.concatenate(cross), n)
+    return 1 - friction * push / jnp.where(own > 0, own, 1)

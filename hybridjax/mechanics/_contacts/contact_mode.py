@@ -19,6 +19,8 @@ class ContactMode(enum.IntEnum):
     - `LIFTING`: free, and departing from its surface.
     - `RISING`: free, with a gap that grows. Only if the system logs apexes.
     - `SLIPPING_FORWARD`, `SLIPPING_BACKWARD`: sliding, and departing from rest.
+    - `SLIDING`, `SLIPPING`: what the modes of sliding and slipping are where contacts
+        have two tangential directions.
 
     A simulation in which one of these occurs has failed:
 
@@ -43,6 +45,8 @@ class ContactMode(enum.IntEnum):
     RISING = 5
     SLIPPING_FORWARD = 6
     SLIPPING_BACKWARD = 7
+    SLIDING = 8
+    SLIPPING = 9
 
     @staticmethod
     def physical(mode: ArrayLike) -> Int[Array, "..."]:
@@ -76,4 +80,5 @@ _PHYSICAL = {
     int(ContactMode.RISING): int(ContactMode.FREE),
     int(ContactMode.SLIPPING_FORWARD): int(ContactMode.FORWARD),
     int(ContactMode.SLIPPING_BACKWARD): int(ContactMode.BACKWARD),
+    int(ContactMode.SLIPPING): int(ContactMode.SLIDING),
 }

@@ -7,18 +7,33 @@ from .._dynamics.dot import dot
 from .complementarity import Active, contact_forces
 from .contact_mode import ContactMode
 from .kinematics import Point
+from .sliding_directions import sliding_directions
+from .tangential import in_space, unit
 
 
-def active_in(mode, dtype) -> Active:
+def active_in(system, p: Point, mode) -> Active:
+    n = system.n_contacts
+    closed, sticks = is_closed(mode), mode == ContactMode.STICKING
+    if in_space(p.c.shape[0], n):
+        active = Active(closed, sticks, unit(p.velocity[n:], n))
+        return sliding_directions(p.W, p.c, active, slips(mode), system.friction)
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
-    direction = jnp.where(back, -1, 1).astype(dtype)
-    return Active(is_closed(mode), mode == ContactMode.STICKING, direction)
+    return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))
 
 
 def is_closed(mode):
+    return (mode == ContactMode.STICKING) | slides(mode) | slips(mode)
+
+
+def slides(mode):
+    """Contacts with a speed of slip that is not zero."""
     slides = (mode == ContactMode.FORWARD) | (mode == ContactMode.BACKWARD)
-    slides = slides | (mode >= ContactMode.SLIPPING_FORWARD)
-    return (mode == ContactMode.STICKING) | slides
+    return slides | (mode == ContactMode.SLIDING)
+
+
+def slips(mode):
+    """Contacts that depart from rest along their surface."""
+    return (mode >= ContactMode.SLIPPING_FORWARD) & (mode != ContactMode.SLIDING)
 
 
 def stabilized(system, p: Point):

@@ -7,7 +7,8 @@ from ..._systems.system import UNWATCHED
 from .complementarity import force_size, friction_limit, posedness
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of
-from .kinematics import little, point, slick
+from .kinematics import little, point, slick, stop_speed
+from .tangential import along, in_space, norm
 
 
 def watched_values(system, t, x, mode, args):
@@ -15,7 +16,7 @@ def watched_values(system, t, x, mode, args):
     n = system.n_contacts
     q, v = x
     p = point(system, t, q, v, args)
-    active = active_in(mode, q.dtype)
+    active = active_in(system, p, mode)
     forces, moves = forces_of(system, p, active)
     # Where exactly a departure ends does not matter, as nothing changes there. So
     # it is not ended by rounding, where it begins.
@@ -37,6 +38,20 @@ def watched_values(system, t, x, mode, args):
 
     limit = friction_limit(system.static_friction, forces[:n])
     may_slip = active.stick & jnp.isfinite(system.static_friction)
+    solvable = posedness(p.W, active, system.friction)
+    solvable = jnp.where(watched & ~active.stick, solvable, UNWATCHED)
+
+    if in_space(p.c.shape[0], n):
+        cone = limit - norm(forces[n:], n) + stop_gradient(rounding)
+        slip, stop = norm(p.velocity[n:], n), stop_speed(system, p)
+        speeds_up = along(active.direction, moves[n:], n)
+        ends = jnp.where(may_slip, cone, UNWATCHED)
+        ends = jnp.where(mode == ContactMode.SLIDING, slip - stop, ends)
+        ends = jnp.where(mode == ContactMode.SLIPPING, speeds_up + small, ends)
+        departs = jnp.where(mode == ContactMode.SLIPPING, 4 * stop - slip, UNWATCHED)
+        ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
+        ends = jnp.where(active.closed, ends, turns)
+        return jnp.concatenate([normal, ends, departs, solvable])
 
     def tangent(sign, slides, slipping):
         cone = limit - sign * forces[n:] + stop_gradient(rounding)
@@ -47,7 +62,5 @@ def watched_values(system, t, x, mode, args):
 
     forward = tangent(1, ContactMode.FORWARD, ContactMode.SLIPPING_FORWARD)
     backward = tangent(-1, ContactMode.BACKWARD, ContactMode.SLIPPING_BACKWARD)
-    solvable = posedness(p.W, active, system.friction)
-    solvable = jnp.where(watched & ~active.stick, solvable, UNWATCHED)
     forward = jnp.where(active.closed, forward, turns)
     return jnp.concatenate([normal, forward, backward, solvable])

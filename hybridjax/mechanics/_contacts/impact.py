@@ -8,17 +8,19 @@ from ..._jax.gate import gate
 from ..._jax.tracing import stop_gradient
 from ..._systems.rest import ROUNDING
 from .._dynamics.dot import dot
-from .complementarity import Active, contact_forces, find_active
+from .active_contacts import find_active
+from .complementarity import Active, contact_forces
 from .contact_mode import ContactMode
 from .forces import is_closed
-from .kinematics import little, Point, point, slick
+from .kinematics import little, Point, slick
+from .sliding_directions import sliding_directions
+from .tangential import unit
 
 
-def impact(system, t, q, v, mode, hit, args):
+def impact(system, p: Point, t, q, v, mode, hit, args):
     """The state after an impact of the contacts `hit`, which contacts are closed
     after it, and those for which there is no solution. (69)"""
     n = system.n_contacts
-    p = point(system, t, q, v, args)
     approach = p.velocity[:n]
     others = hit.any() & _together(p, mode, hit)
     hit = hit | others
@@ -28,7 +30,8 @@ def impact(system, t, q, v, mode, hit, args):
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
     closed = is_closed(mode) | hit
     can_stick = closed & ~slick(system)
-    guess = Active(closed, can_stick, _sign(p.velocity[n:], closed))
+    tangential = p.velocity[n:] if system.tangents is not None else approach
+    guess = Active(closed, can_stick, unit(tangential, n))
     active, unsolved = find_active(
         p.W,
         c,
@@ -41,6 +44,7 @@ def impact(system, t, q, v, mode, hit, args):
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
     )
+    active = sliding_directions(p.W, c, active, can_stick, system.friction)
     impulses = contact_forces(p.W, c, active, system.friction)
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
     bounces = hit & (e * -approach > 0)
@@ -99,9 +103,3 @@ def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
     sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
     independent = jnp.min(sines) > jnp.finfo(p.c.dtype).eps ** 0.25  # or NaN
     return lands & ~independent
-
-
-def _sign(velocity, like):
-    if velocity.shape[0] == 0:
-        return jnp.ones(like.shape, velocity.dtype)
-    return jnp.where(velocity < 0, -1, 1).astype(velocity.dtype)

@@ -6,9 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..._jax.tracing import stop_gradient
 from ..._systems.parameter import in_dtype
+from ..._systems.rest import RestSpeed, ROUNDING
 from .._dynamics.coordinates import pull_back, qdot
 from .._dynamics.dot import dot
+from .tangential import in_space, norm, rows_of
 
 
 class Point(eqx.Module):
@@ -39,7 +42,8 @@ def point(system, t, q, v, args) -> Point:
         normals = jax.vmap(pull_row)(by_q)
         if system.tangents is None:
             return normals, (a, by_q)
-        return jnp.concatenate([normals, system.tangents(q, args)]), (a, by_q)
+        tangents = rows_of(system.tangents(q, args))
+        return jnp.concatenate([normals, tangents]), (a, by_q)
 
     dq = qdot(system.velocity_to_qdot, q, v)
     jacobian, turning, (a, by_q) = jax.jvp(rows, (q,), (dq,), has_aux=True)
@@ -76,8 +80,22 @@ def still(system, p: Point):
     n = system.n_contacts
     if system.tangents is None:
         return jnp.ones((n,), bool)
+    if in_space(p.c.shape[0], n):
+        return norm(p.velocity[n:], n) <= 2 * stop_speed(system, p)
     stopping_time = 10 * jnp.sqrt(jnp.finfo(p.c.dtype).eps) / (1 + system.stabilization)
     return jnp.abs(p.velocity[n:]) <= stopping_time * p.size
+
+
+def stop_speed(system, p: Point) -> Float[Array, ""]:
+    """The speed at which a slide in space ends: see `docs/concepts/friction.md`."""
+    p = stop_gradient(p)
+    height = system.rest_speed.height
+    limit = RestSpeed(None, None if height is None else _SHARE * height)
+    return limit(p.size, ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
+
+
+# Of the height of a bounce that is left out: the rest of a slide.
+_SHARE = 0.01
 
 
 def little(p: Point):

@@ -3,10 +3,12 @@
 import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
-from .complementarity import Active, find_active
+from .active_contacts import find_active
+from .complementarity import Active
 from .contact_mode import ContactMode
-from .forces import forces_of
+from .forces import forces_of, slips
 from .kinematics import little, point, slick, still
+from .tangential import in_space
 
 
 def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
@@ -17,7 +19,7 @@ def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
     n = system.n_contacts
     p = point(system, t, q, v, args)
     resting = (resting | still(system, p)) & guess.closed & ~slick(system) & ~known
-    departing = (mode >= ContactMode.SLIPPING_FORWARD) & ~impact
+    departing = slips(mode) & ~impact
     stick = (guess.stick | (resting & ~departing)) & ~slick(system) & ~known
     guess = Active(guess.closed, stick, guess.direction)
     active, lost = find_active(
@@ -40,8 +42,14 @@ def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
             (ContactMode.SLIPPING_BACKWARD, ContactMode.BACKWARD),
         )
     )
-    slides = jnp.where(active.direction > 0, forward, backward)
-    slides = jnp.where(slick(system), int(ContactMode.FORWARD), slides)
+    if in_space(p.c.shape[0], n):
+        slipping = (resting | known) & ~slick(system)
+        slides = jnp.where(
+            slipping, int(ContactMode.SLIPPING), int(ContactMode.SLIDING)
+        )
+    else:
+        slides = jnp.where(active.direction > 0, forward, backward)
+        slides = jnp.where(slick(system), int(ContactMode.FORWARD), slides)
     closed = jnp.where(active.stick, int(ContactMode.STICKING), slides)
     # Free ones: after an impact each has a velocity; otherwise nothing has changed,
     # but a departure may have ended with a jump of the forces.

@@ -7,10 +7,11 @@ from jaxtyping import Array, Int
 from ..._jax.deferred import deferred
 from .complementarity import Active, force_size, friction_limit, ill_posed
 from .contact_mode import ContactMode
-from .forces import active_in, forces_of
+from .forces import active_in, forces_of, is_closed
 from .impact import closing, stopping
 from .kinematics import point, slick
 from .settling import settle
+from .tangential import along, in_space, norm, unit
 
 
 # What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`.
@@ -30,6 +31,9 @@ FAULTS = (
     "to pull. Start with it `LIFTING`, or leave `mode0` out.",
     "Argument `mode0` says that contact {0} sticks, but the force for that is outside "
     "of its friction cone. Start with it slipping, or leave `mode0` out.",
+    "Argument `mode0` has a mode of sliding for contact {0} that it does not have: with "
+    "two tangential directions these are `SLIDING` and `SLIPPING`, with one those with "
+    "`FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
 )
 
 
@@ -50,31 +54,36 @@ def _start_contacts(system, t, x, mode, args):
     length, speed = (1 + jnp.max(jnp.abs(a)) for a in (q, v))
     normal = p.velocity[:n]
     slip = p.velocity[n:] if system.tangents is not None else jnp.zeros_like(normal)
+    slip_speed = norm(slip, n)
     open_ = jnp.abs(p.gap) > tol * length
     moves = jnp.abs(normal) > tol * speed
     below = p.gap < -tol * length
     none = jnp.zeros((n,), bool)
     if mode is None:
         closed = ~open_ & ~moves
-        stick = closed & (jnp.abs(slip) <= tol * speed)
-        direction = jnp.where(slip < 0, -1, 1).astype(q.dtype)
-        guess = Active(closed, stick, direction)
+        stick = closed & (slip_speed <= tol * speed)
+        guess = Active(closed, stick, unit(slip, n))
         free = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
         if system.apex:
             free = jnp.where(normal > 0, int(ContactMode.RISING), free)
         mode, lost = settle(
             system, t, q, v, free, guess, stick, none, jnp.asarray(False), args
         )
-        active = active_in(mode, q.dtype)
-        faults = [lost, below, none, none, none, none, none]
+        active = active_in(system, p, mode)
+        faults = [lost, below, none, none, none, none, none, none]
     else:
-        active = active_in(mode, q.dtype)
+        active = active_in(system, p, mode)
         forces, _ = forces_of(system, p, active)
         small = tol * force_size(p.W, p.size, forces)
-        wrong = jnp.where(active.stick, jnp.abs(slip), -active.direction * slip)
-        tangential = forces[n:] if system.tangents is not None else none
+        wrong = jnp.where(active.stick, slip_speed, -along(active.direction, slip, n))
+        tangential = (
+            forces[n:] if system.tangents is not None else jnp.zeros_like(normal)
+        )
+        of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
+        of_plane = is_closed(mode) & ~active.stick & ~of_space
+        spatial = in_space(p.c.shape[0], n)
         cone = friction_limit(system.static_friction, forces[:n]) + small
-        slides = active.closed & ~slick(system)
+        rubs = active.closed & ~slick(system)
         lost = none
         if system.tangents is not None:
             lost = ill_posed(p.W, active, system.friction)
@@ -83,9 +92,10 @@ def _start_contacts(system, t, x, mode, args):
             below,
             active.closed & open_,
             active.closed & moves,
-            slides & (wrong > tol * speed),
+            rubs & (wrong > tol * speed),
             active.closed & (forces[:n] < -small),
-            slides & active.stick & (jnp.abs(tangential) > cone),
+            rubs & active.stick & (norm(tangential, n) > cone),
+            of_plane if spatial else of_space,
         ]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()

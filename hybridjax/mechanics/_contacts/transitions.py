@@ -1,45 +1,55 @@
 """What happens when a guard of a contact fires."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._dynamics.dot import dot
 from .complementarity import Active
 from .contact_mode import ContactMode
-from .forces import active_in, is_closed
-from .impact import impact
+from .forces import active_in, is_closed, slides, slips
+from .impact import impact, stopping
+from .kinematics import point
 from .settling import settle
+from .tangential import in_space
 
 
 def transition(system, t, x, mode, event, args):
     """The state and the mode after it."""
     n = system.n_contacts
     q, v = x
+    p = point(system, t, q, v, args)
+    spatial = in_space(p.c.shape[0], n)
     here = jnp.arange(n) == event % n
     kind, before = event // n, mode[event % n]
     tangential = (kind == 1) | (kind == 2)
     touches = (kind == 0) & (before == ContactMode.FREE)
     lifts = (kind == 0) & is_closed(before)
-    slips = tangential & (before == ContactMode.STICKING)
-    slides = (before == ContactMode.FORWARD) | (before == ContactMode.BACKWARD)
-    stops = tangential & slides
+    leaves_cone = tangential & (before == ContactMode.STICKING)
+    stops = tangential & slides(before)
+    # In space, one that slows down before it slides has not left its rest.
+    stops = stops | ((kind == 1) & (before == ContactMode.SLIPPING))
     fails = (kind == 3) & is_closed(before)
 
-    q, v, struck, unsolved = impact(system, t, q, v, mode, here & touches, args)
+    active = active_in(system, p, mode)
+    rate, before_impact = p.velocity, v
+    q, v, struck, unsolved = impact(system, p, t, q, v, mode, here & touches, args)
 
-    active = active_in(mode, q.dtype)
-    # The force on a contact has left its cone on the side to which it pushes, and
-    # the contact slides to the other.
-    away = jnp.where(kind == 1, -1, 1).astype(q.dtype)
+    direction = active.direction
+    if not spatial:
+        # The force on a contact has left its cone on the side to which it pushes, and
+        # the contact slides to the other.
+        away = jnp.where(kind == 1, -1, 1).astype(q.dtype)
+        direction = jnp.where(here & leaves_cone, away, direction)
     guess = Active(
         closed=active.closed & ~(here & lifts),
-        stick=active.stick & ~(here & slips),
-        direction=jnp.where(here & slips, away, active.direction),
+        stick=active.stick & ~(here & leaves_cone),
+        direction=direction,
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
-    departing = mode >= ContactMode.SLIPPING_FORWARD
-    resting = guess.stick | (departing & ~touches) | (here & stops)
+    resting = guess.stick | (slips(mode) & ~touches) | (here & stops)
     settled, lost = settle(
-        system, t, q, v, mode, guess, resting, here & slips, touches, args
+        system, t, q, v, mode, guess, resting, here & leaves_cone, touches, args
     )
     settled = jnp.where(here & lifts, int(ContactMode.LIFTING), settled)
 
@@ -47,18 +57,27 @@ def transition(system, t, x, mode, event, args):
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     successor = jnp.asarray(_successors(int(up)), mode.dtype)[before]
     watch_on = jnp.where(here, successor, mode)
-    mode = jnp.where(touches | lifts | slips | stops, settled, watch_on)
-    lost = (touches & (unsolved | lost)) | ((lifts | slips | stops) & lost)
+    changes = touches | lifts | leaves_cone | stops
+    if spatial:
+        # A slide ends at a small speed, and not at none.
+        held = Active(is_closed(settled), settled == ContactMode.STICKING, direction)
+        slow = eqx.tree_at(
+            lambda p: p.velocity, p, rate + dot(p.jacobian, v - before_impact)
+        )
+        v = v + jnp.where(changes, stopping(system, slow, held), 0)
+    mode = jnp.where(changes, settled, watch_on)
+    lost = (changes & lost) | (touches & unsolved)
     lost = lost | (here & fails)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)
 
 
 def _successors(up: int) -> list[int]:
     """By mode: what follows when a guard fires that changes only what is watched."""
-    successors = list(range(8))
+    successors = list(range(10))
     successors[ContactMode.FREE] = int(ContactMode.RISING)
     successors[ContactMode.LIFTING] = up
     successors[ContactMode.RISING] = int(ContactMode.FREE)
     successors[ContactMode.SLIPPING_FORWARD] = int(ContactMode.FORWARD)
     successors[ContactMode.SLIPPING_BACKWARD] = int(ContactMode.BACKWARD)
+    successors[ContactMode.SLIPPING] = int(ContactMode.SLIDING)
     return successors

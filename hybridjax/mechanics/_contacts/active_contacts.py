@@ -1,0 +1,116 @@
+"""Which contacts are active: a complementarity problem."""
+
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float
+
+from ..._jax.tracing import stop_gradient
+from .._dynamics.dot import dot
+from .complementarity import (
+    Active,
+    contact_forces,
+    force_size,
+    friction_limit,
+    ill_posed,
+)
+from .sliding_directions import sliding_directions
+from .tangential import along, norm, of_contacts, unit
+
+
+def find_active(
+    W: Float[Array, "rows rows"],
+    c: Float[Array, " rows"],
+    size: Float[Array, ""],
+    guess: Active,
+    resting: Bool[Array, " n"],
+    known: Bool[Array, " n"],
+    held: Bool[Array, ""],
+    friction: Float[Array, " n"],
+    static_friction: Float[Array, " n"],
+    exact: float,
+) -> tuple[Active, Bool[Array, " n"]]:
+    """Which of the contacts that are closed in `guess` stay closed, and stick.
+
+    A closed contact must not pull, nor an open one sink; a sticking one must stay
+    within its friction cone, and one that begins to slide must move against its
+    friction. Contacts that do not are changed, one at a time: the first one, as in
+    Murty's least-index method. In space, directions of slip are found for each attempt.
+
+    **Arguments:**
+
+    - `size`: of what `c` is the sum of, for rounding.
+    - `guess`: only its closed contacts can become active.
+    - `resting`: the contacts that may stick, or begin to slide; others slide on in
+        their direction.
+    - `known`: contacts that stay what they are.
+    - `held`: whether all stay closed, also those that have to pull for that.
+    - `exact`: the share of the digits, of forces and accelerations, that is relied on.
+
+    **Returns:**
+
+    The active contacts, and the contacts for which nothing was found.
+    """
+    W, c, guess, friction, static_friction = stop_gradient(
+        (W, c, guess, friction, static_friction)
+    )
+    n = friction.shape[0]
+    tangential = c.shape[0] - n
+    members = guess.closed
+    limit = 8 * n + 8
+
+    def faults(active: Active, i):
+        # Where contacts are redundant, what is left of errors can go round in circles:
+        # the longer it takes, the less is demanded.
+        tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * i.astype(c.dtype) / limit)
+        force = contact_forces(W, c, active, friction)
+        moves = c + dot(W, force)
+        little_force = tol * force_size(W, size, force)
+        little_move = tol * size
+        closed = active.closed
+        pulls = closed & (force[:n] < -little_force)
+        sinks = members & ~closed & (moves[:n] < -little_move)
+        normal = (pulls | sinks) & ~known & ~held
+        if not tangential:
+            return normal, jnp.zeros_like(normal), active.direction
+        press = jnp.where(held, jnp.abs(force[:n]), force[:n])
+        cone = friction_limit(static_friction, press) + little_force
+        slips = closed & active.stick & (norm(force[n:], n) > cone)
+        against = along(active.direction, moves[n:], n) < -little_move
+        stops = closed & ~active.stick & resting & against
+        away = of_contacts(slips, tangential)
+        direction = jnp.where(away, unit(-force[n:], n), active.direction)
+        return normal, (slips | stops) & ~known, direction
+
+    def cond(carry):
+        i, _, unsolved = carry
+        return (i < 2 * limit) & unsolved.any()
+
+    def body(carry):
+        i, active, _ = carry
+        # Those that pull may only do so because others stick that cannot. So those that
+        # are wrong along their tangent come first; in the second attempt, they do not.
+        tangent_first = i < limit
+        active = jtu.tree_map(lambda a, g: jnp.where(i == limit, g, a), active, guess)
+        active = sliding_directions(W, c, active, resting | known, friction)
+        normal, tangent, direction = faults(active, i % limit)
+        bad = normal | tangent
+        candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
+        first = candidates & (jnp.cumsum(candidates) == 1)
+        # One that could not stick may well be able to slide, without pulling.
+        turn = first & tangent
+        flip = first & ~turn
+        changed = Active(
+            closed=active.closed ^ flip,
+            stick=active.stick ^ turn,
+            direction=jnp.where(
+                of_contacts(turn, max(tangential, n)), direction, active.direction
+            ),
+        )
+        return i + 1, changed, bad
+
+    start = (jnp.asarray(0, jnp.int32), guess, members)
+    _, active, unsolved = lax.while_loop(cond, body, start)
+    if tangential:
+        unsolved = unsolved | ill_posed(W, active, friction)
+    return active, unsolved

@@ -1,0 +1,127 @@
+"""Directions in which contacts slide, where these follow from the forces.
+
+A contact slides against its friction: its slip, or the acceleration of that, $a$ has the
+direction $u$ with $\\lambda_t = -\\mu \\lambda_n u$. With any $w > 0$ this is
+$u = z / |z|$ for $z = a / w - \\lambda_t$, also where $a = 0$. With $\\tau$ normal to $u$
+and $\\kappa = \\mu \\lambda_n / |z|$, a step of Newton's method is the linear system
+
+$$\\lambda_t + \\mu u \\lambda_n + \\kappa \\tau \\tau^\\top z(\\lambda) = 0,$$
+
+and with $\\kappa = 0$ one of a fixed-point iteration, the projections on the friction
+cone.
+"""
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._jax.reduce import any_of, largest
+from ..._jax.tracing import stop_gradient
+from .._dynamics.dot import dot
+from .._dynamics.least_solve import least_solve
+from .complementarity import Active, contact_equations, contact_forces
+from .tangential import across, along, in_space, norm, of_contacts, unit
+
+
+def sliding_directions(W, c, active: Active, free, friction) -> Active:
+    """`active` with directions of the contacts `free` in which they are accelerated,
+    against their friction: with velocities for `c`, those of slips after an impact.
+
+    Only in space: planar directions are signs, and not sought here. The derivative is
+    that of the solution.
+    """
+    if not in_space(c.shape[0], friction.shape[0]):
+        return active
+    free = free & active.closed & ~active.stick
+    u = _solved(W, c, friction, active.direction, active.closed, active.stick, free)
+    return eqx.tree_at(lambda a: a.direction, active, u)
+
+
+@jax.custom_jvp
+def _solved(W, c, friction, u, closed, stick, free):
+    active, n = Active(closed, stick, u), friction.shape[0]
+    tol = jnp.finfo(c.dtype).eps ** 0.75
+
+    def step(carry):
+        i, u, kappa, _ = carry
+        kappa = jnp.where(i < _PROJECTIONS, 0, kappa)
+        turned = eqx.tree_at(lambda a: a.direction, active, u)
+        matrix, b, weights = _equations(W, c, friction, turned, kappa)
+        forces = least_solve(matrix, b, weights)
+        z = _towards(W, c, forces)
+        new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
+        kappa = _stiffness(forces, z, friction, free)
+        return i + 1, new, kappa, largest(norm(new - u, n))
+
+    def going_on(carry):
+        i, _, _, change = carry
+        return (i < _STEPS) & ~(change <= tol) & any_of(free)
+
+    none = jnp.zeros_like(c[:n])
+    init = jnp.asarray(0, jnp.int32), u, none, jnp.asarray(jnp.inf, c.dtype)
+    return lax.while_loop(going_on, step, init)[1]
+
+
+@_solved.defjvp
+def _solved_jvp(primals, tangents):
+    W, c, friction, u, closed, stick, free = primals
+    d_W, d_c, d_friction, d_u, *_ = tangents
+    n = friction.shape[0]
+    u = _solved(*primals)
+    active = Active(closed, stick, u)
+    forces = contact_forces(W, c, active, friction)
+    z = _towards(W, c, forces)
+    kappa = _stiffness(forces, z, friction, free)
+
+    def residual(W, c, friction):
+        matrix, b, weights = _equations(W, c, friction, active, kappa)
+        return dot(matrix, forces) - b, (matrix, weights)
+
+    of_parameters = (W, c, friction), (d_W, d_c, d_friction)
+    _, d_residual, (matrix, weights) = jax.jvp(residual, *of_parameters, has_aux=True)
+    d_forces = least_solve(matrix, -d_residual, weights)
+    _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
+    tau, length = across(u, n), norm(z, n)
+    turn = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
+    d_free = tau * of_contacts(turn, 2 * n)
+    return u, jnp.where(of_contacts(free, 2 * n), d_free, d_u)
+
+
+def _own(W, n: int):
+    """An upper bound of how much tangential forces accelerate contacts: `w`."""
+    own = jnp.sum(jnp.abs(stop_gradient(W[n:, n:])), axis=1)
+    own = jnp.maximum(own[:n], own[n:])
+    return of_contacts(jnp.where(own > 0, own, 1), 2 * n)
+
+
+def _towards(W, c, forces):
+    """The vectors `z`."""
+    n = c.shape[0] // 3
+    return (c + dot(W, forces))[n:] / _own(W, n) - forces[n:]
+
+
+def _stiffness(forces, z, friction, free):
+    n = friction.shape[0]
+    length = norm(z, n)
+    kappa = friction * jnp.maximum(forces[:n], 0) / jnp.where(length > 0, length, 1)
+    return jnp.where(free & (length > 0), kappa, 0)
+
+
+def _equations(W, c, friction, active: Active, kappa):
+    """Those of the contact forces, with the terms of Newton's method."""
+    n = friction.shape[0]
+    matrix, b, weights = contact_equations(W, c, active, friction)
+    tau, own = across(active.direction, n), _own(W, n)
+    slopes = W[n:] / own[:, None] - np.eye(3 * n, dtype=c.dtype)[n:]
+    slope = tau[:n, None] * slopes[:n] + tau[n:, None] * slopes[n:]
+    share = tau * of_contacts(kappa, 2 * n)
+    rows = share[:, None] * of_contacts(slope, 2 * n)
+    known = share * of_contacts(along(tau, c[n:] / own, n), 2 * n)
+    none = jnp.zeros_like(c[:n])
+    matrix = matrix + jnp.concatenate([jnp.zeros_like(matrix[:n]), rows])
+    return matrix, b - jnp.concatenate([none, known]), weights
+
+
+_PROJECTIONS, _STEPS = 8, 40

@@ -1,0 +1,92 @@
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from ..._systems.parameter import parameter
+from ...mechanics import free_joint, MechanicalSystem, rotate
+
+
+def body_on_plane(
+    points: ArrayLike = ((0.0, 0.0, 0.0),),
+    radius: ArrayLike = 0.0,
+    mass: ArrayLike = 1.0,
+    inertia: ArrayLike = (1.0, 1.0, 1.0),
+    slope: ArrayLike = 0.0,
+    gravity: ArrayLike = 9.81,
+    **kwargs,
+) -> MechanicalSystem:
+    r"""A free rigid body in space, with contact points (or balls) above a plane.
+
+    $$m \dot v = m g (\sin\gamma, 0, -\cos\gamma) + \sum_i \lambda_i, \qquad
+    I \dot\omega + \omega \times I \omega = \sum_i Q^\top (r_i \times \lambda_i),
+    \qquad a_i = (x + Q p_i)_3 - \rho,$$
+
+    with $Q$ the rotation of the body, and the arm $r_i = Q p_i - \rho e_3$ to contact
+    $i$. One point at the centre is a mass that slides, with $\rho > 0$ a ball that
+    rolls; eight corners are a box.
+
+    **Arguments:**
+
+    - `points`: $p_i$, in m, in the frame of the body: of shape `(n, 3)`.
+    - `radius`: $\rho$ of the balls around them, in m.
+    - `mass`: $m$, in kg.
+    - `inertia`: $I$, the three principal moments of inertia about the centre of mass,
+        in kg m².
+    - `slope`: $\gamma$ of the plane, in rad; its first direction points downhill.
+    - `gravity`: $g$, in m/s².
+    - `kwargs`: passed to `hj.mechanics.MechanicalSystem`, `friction` among them.
+
+    **Returns:**
+
+    A `hj.mechanics.MechanicalSystem` with the configuration of
+    `hj.mechanics.free_joint`: the position in m, in the frame of the plane, and a
+    quaternion; velocities in m/s and, in the frame of the body, rad/s.
+    """
+    body = _Body(*map(parameter, (points, radius, mass, inertia, slope, gravity)))
+    return MechanicalSystem(
+        body.mass_matrix,
+        body.effort,
+        body.gap,
+        body.points.shape[0],
+        tangents=body.tangents,
+        velocity_to_qdot=free_joint,
+        **kwargs,
+    )
+
+
+class _Body(eqx.Module):
+    points: Float[Array, "n 3"]
+    radius: Float[Array, ""]
+    mass: Float[Array, ""]
+    inertia: Float[Array, " 3"]
+    slope: Float[Array, ""]
+    gravity: Float[Array, ""]
+
+    def mass_matrix(self, q, args):
+        return jnp.concatenate([jnp.broadcast_to(self.mass, (3,)), self.inertia])
+
+    def effort(self, t, q, v, args):
+        down = jnp.stack([jnp.sin(self.slope), 0 * self.slope, -jnp.cos(self.slope)])
+        return jnp.concatenate([self.mass * self.gravity * down, jnp.zeros_like(v[3:])])
+
+    def gap(self, q, args):
+        up = rotate(_inverse(q[3:]), jnp.asarray(_AXES[2], q.dtype))
+        return q[2] + jnp.sum(self.points * up, axis=1) - self.radius
+
+    def tangents(self, q, args):
+        # A force along e has the moment Q^T (r x e) = p x Q^T e - rho Q^T (e3 x e).
+        to_body = lambda e: rotate(_inverse(q[3:]), jnp.asarray(e, q.dtype))
+        rows = []
+        for e, moment in zip(_AXES[:2], np.cross(_AXES[2], _AXES[:2]), strict=True):
+            turn = jnp.cross(self.points, to_body(e)) - self.radius * to_body(moment)
+            push = jnp.broadcast_to(jnp.asarray(e, q.dtype), turn.shape)
+            rows.append(jnp.concatenate([push, turn], axis=1))
+        return jnp.stack(rows, axis=1)
+
+
+def _inverse(quaternion):
+    return quaternion * np.array([1, -1, -1, -1], np.float32)
+
+
+_AXES = np.eye(3)

@@ -14,8 +14,9 @@ from .complementarity import (
     friction_limit,
     ill_posed,
 )
+from .projections import by_projections
 from .sliding_directions import sliding_directions
-from .tangential import along, norm, of_contacts, unit
+from .tangential import along, in_space, norm, of_contacts, unit
 
 
 def find_active(
@@ -35,7 +36,8 @@ def find_active(
     A closed contact must not pull, nor an open one sink; a sticking one must stay
     within its friction cone, and one that begins to slide must move against its
     friction. Contacts that do not are changed, one at a time: the first one, as in
-    Murty's least-index method. In space, directions of slip are found for each attempt.
+    Murty's least-index method. In space, they begin from a good guess, and directions
+    of slip are found for each attempt.
 
     **Arguments:**
 
@@ -56,6 +58,11 @@ def find_active(
     )
     n = friction.shape[0]
     tangential = c.shape[0] - n
+    first = guess
+    if in_space(c.shape[0], n):
+        first = by_projections(
+            W, c, guess, resting, known, held, friction, static_friction
+        )
     members = guess.closed
     limit = 8 * n + 8
 
@@ -109,7 +116,7 @@ def find_active(
         )
         return i + 1, changed, bad
 
-    start = (jnp.asarray(0, jnp.int32), guess, members)
+    start = (jnp.asarray(0, jnp.int32), first, members)
     _, active, unsolved = lax.while_loop(cond, body, start)
     if tangential:
         unsolved = unsolved | ill_posed(W, active, friction)

@@ -1,9 +1,10 @@
 """Contact forces, and impulses, at all contacts at once.
 
 With `lam` the normal forces of all contacts and then, if there is friction, the
-tangential ones (along one direction, or two: see `tangential.py`), the accelerations of gaps and slips are `c + W lam`, where
-`W = J M^-1 J^T`: the block system of Kong et al., (63), after its first row has been
-eliminated. Impulses obey the same equations with velocities, (69).
+tangential ones (along one direction, or two: see `tangential.py`), the accelerations of
+gaps and slips are `c + W lam`, where `W = J M^-1 J^T`: the block system of Kong et al.,
+(63), after its first row has been eliminated. Impulses obey the same equations with
+velocities, (69).
 """
 
 import equinox as eqx
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..._jax.tracing import stop_gradient
 from .._dynamics.least_solve import least_solve
 from .tangential import along, of_contacts
 
@@ -55,6 +57,17 @@ def contact_equations(W, c, active: Active, friction):
         others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
     return matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
+
+
+def are_redundant(W, rows) -> Bool[Array, ""]:
+    """Do some of these rows follow from the others?"""
+    scale = jnp.sqrt(jnp.diagonal(W))
+    cosines = W / jnp.outer(scale, scale)
+    both = jnp.outer(rows, rows)
+    cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(*W.shape, dtype=W.dtype)))
+    sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
+    independent = jnp.min(sines) > jnp.finfo(W.dtype).eps ** 0.25  # or NaN
+    return ~independent
 
 
 def force_size(W, size, force) -> Float[Array, ""]:

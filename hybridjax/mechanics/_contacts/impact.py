@@ -9,7 +9,7 @@ from ..._jax.tracing import stop_gradient
 from ..._systems.rest import ROUNDING
 from .._dynamics.dot import dot
 from .active_contacts import find_active
-from .complementarity import Active, contact_forces
+from .complementarity import Active, are_redundant, contact_forces
 from .contact_mode import ContactMode
 from .forces import is_closed
 from .kinematics import little, Point, slick
@@ -95,11 +95,4 @@ def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
     near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
     lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
     lands = (lands & (p.velocity[:n] < 0)) | hit
-    touches = lands | is_closed(mode)
-    scale = jnp.sqrt(jnp.diagonal(p.W)[:n])
-    cosines = p.W[:n, :n] / jnp.outer(scale, scale)
-    both = jnp.outer(touches, touches)
-    cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(n, dtype=p.c.dtype)))
-    sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
-    independent = jnp.min(sines) > jnp.finfo(p.c.dtype).eps ** 0.25  # or NaN
-    return lands & ~independent
+    return lands & are_redundant(p.W[:n, :n], lands | is_closed(mode))

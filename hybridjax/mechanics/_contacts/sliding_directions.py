@@ -1,9 +1,10 @@
 """Directions in which contacts slide, where these follow from the forces.
 
-A contact slides against its friction: its slip, or the acceleration of that, $a$ has the
-direction $u$ with $\\lambda_t = -\\mu \\lambda_n u$. With any $w > 0$ this is
-$u = z / |z|$ for $z = a / w - \\lambda_t$, also where $a = 0$. With $\\tau$ normal to $u$
-and $\\kappa = \\mu \\lambda_n / |z|$, a step of Newton's method is the linear system
+A contact slides against its friction: with its slip, or the acceleration of that, $a$,
+its direction is the $u$ for which $\\lambda_t = -\\mu \\lambda_n u$ and $a = |a| u$.
+With any $w > 0$ this is $u = z / |z|$ for $z = a / w - \\lambda_t$, also where $a = 0$.
+With $\\tau$ normal to $u$ and $\\kappa = \\mu \\lambda_n / |z|$, a step of Newton's
+method is the linear system
 
 $$\\lambda_t + \\mu u \\lambda_n + \\kappa \\tau \\tau^\\top z(\\lambda) = 0,$$
 

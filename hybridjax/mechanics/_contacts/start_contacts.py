@@ -31,9 +31,9 @@ FAULTS = (
     "to pull. Start with it `LIFTING`, or leave `mode0` out.",
     "Argument `mode0` says that contact {0} sticks, but the force for that is outside "
     "of its friction cone. Start with it slipping, or leave `mode0` out.",
-    "Argument `mode0` has a mode of sliding for contact {0} that it does not have: with "
-    "two tangential directions these are `SLIDING` and `SLIPPING`, with one those with "
-    "`FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
+    "Argument `mode0` has a mode of sliding for contact {0} that it does not have: "
+    "with two tangential directions these are `SLIDING` and `SLIPPING`, with one those "
+    "with `FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
 )
 
 

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._dynamics.dot import dot
-from .complementarity import Active
+from .complementarity import Active, are_redundant, friction_limit
 from .contact_mode import ContactMode
-from .forces import active_in, is_closed, slides, slips
+from .forces import active_in, forces_of, is_closed, slides, slips
 from .impact import impact, stopping
-from .kinematics import point
+from .kinematics import Point, point
 from .settling import settle
-from .tangential import in_space
+from .tangential import in_space, norm, of_contacts
 
 
 def transition(system, t, x, mode, event, args):
@@ -35,22 +35,22 @@ def transition(system, t, x, mode, event, args):
     rate, before_impact = p.velocity, v
     q, v, struck, unsolved = impact(system, p, t, q, v, mode, here & touches, args)
 
-    direction = active.direction
-    if not spatial:
+    direction, leave = active.direction, here & leaves_cone
+    if spatial:
+        leave = leave | (leaves_cone & _together(system, p, active))
+    else:
         # The force on a contact has left its cone on the side to which it pushes, and
         # the contact slides to the other.
         away = jnp.where(kind == 1, -1, 1).astype(q.dtype)
-        direction = jnp.where(here & leaves_cone, away, direction)
+        direction = jnp.where(leave, away, direction)
     guess = Active(
         closed=active.closed & ~(here & lifts),
-        stick=active.stick & ~(here & leaves_cone),
+        stick=active.stick & ~leave,
         direction=direction,
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
     resting = guess.stick | (slips(mode) & ~touches) | (here & stops)
-    settled, lost = settle(
-        system, t, q, v, mode, guess, resting, here & leaves_cone, touches, args
-    )
+    settled, lost = settle(system, t, q, v, mode, guess, resting, leave, touches, args)
     settled = jnp.where(here & lifts, int(ContactMode.LIFTING), settled)
 
     # The end of a departure, or an apex, changes only what is watched.
@@ -69,6 +69,20 @@ def transition(system, t, x, mode, event, args):
     lost = (changes & lost) | (touches & unsolved)
     lost = lost | (here & fails)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)
+
+
+def _together(system, p: Point, active: Active):
+    """Contacts in space that stick, and leave their cones in the same instant as
+    another one, if they are redundant.
+
+    None of the feet of a rigid body slips along the line to one that sticks.
+    """
+    n = system.n_contacts
+    forces, _ = forces_of(system, p, active)
+    limit = friction_limit(system.static_friction, forces[:n])
+    near = 1 - jnp.finfo(p.c.dtype).eps ** 0.375
+    leave = active.stick & (norm(forces[n:], n) >= near * limit)
+    return leave & are_redundant(p.W[n:, n:], of_contacts(active.stick, 2 * n))
 
 
 def _successors(up: int) -> list[int]:

@@ -1,0 +1,63 @@
+"""Forces of contacts in space, by projections on their friction cones.
+
+The complementarity problem of `find_active`, one contact after the other (a nonlinear
+Gauss-Seidel iteration, as in Jean, *The non-smooth contact dynamics method* (1999)):
+robust, and slow in its last digits, so that it says who is active, and no more.
+"""
+
+import jax.lax as lax
+import jax.numpy as jnp
+
+from ..._jax.reduce import largest
+from .complementarity import Active, friction_limit
+from .tangential import norm, of_contacts, unit
+
+
+def by_projections(
+    W, c, guess: Active, resting, known, held, friction, static_friction
+) -> Active:
+    """The active contacts: arguments are those of `find_active`."""
+    n = friction.shape[0]
+    blocks, offsets = W.reshape(3, n, 3, n), c.reshape(3, n)
+    given = guess.direction.reshape(2, n)
+
+    def one(j, forces):
+        row = lax.dynamic_index_in_dim(blocks, j, 1, keepdims=False)
+        weight = jnp.trace(lax.dynamic_index_in_dim(row, j, 2, keepdims=False))
+        move = jnp.sum(row * forces, axis=(1, 2)) + offsets[:, j]
+        aim = forces[:, j] - move / jnp.where(weight > 0, weight, 1)
+        normal = jnp.where(held, aim[0], jnp.maximum(aim[0], 0))
+        press = jnp.abs(normal)
+        size = jnp.sqrt(jnp.sum(aim[1:] ** 2))
+        within = (size <= friction_limit(static_friction[j], press)) & ~known[j]
+        edge = aim[1:] * friction[j] * press / jnp.where(size > 0, size, 1)
+        tangential = jnp.where(within, aim[1:], edge)
+        slides_on = -friction[j] * normal * given[:, j]
+        tangential = jnp.where(resting[j] | known[j], tangential, slides_on)
+        force = jnp.concatenate([normal[None], tangential])
+        return forces.at[:, j].set(jnp.where(guess.closed[j], force, 0))
+
+    def sweep(carry):
+        i, forces, _ = carry
+        new = lax.fori_loop(0, n, one, forces)
+        small = _SMALL * largest(new)
+        return i + 1, new, largest(new - forces) > small
+
+    init = jnp.asarray(0, jnp.int32), jnp.zeros_like(offsets), jnp.asarray(True)
+    going_on = lambda carry: (carry[0] < _SWEEPS) & carry[2]
+    forces = lax.while_loop(going_on, sweep, init)[1]
+    moves = (c + W @ forces.reshape(-1)).reshape(3, n)
+    weight = jnp.diagonal(W).reshape(3, n).sum(axis=0)
+    aim = forces - moves / jnp.where(weight > 0, weight, 1)
+    # Where it is not clear, contacts stay what they are in the guess.
+    little = jnp.sqrt(_SMALL) * jnp.max(jnp.abs(forces))
+    closed = guess.closed & (held | (aim[0] > -little))
+    limit = friction_limit(static_friction, jnp.abs(forces[0]))
+    tangential = aim[1:].reshape(-1)
+    inside = norm(tangential, n) <= limit + jnp.where(guess.stick, little, -little)
+    stick = resting & ~known & inside
+    free = of_contacts(resting | known, 2 * n)
+    return Active(closed, stick, jnp.where(free, unit(-tangential, n), guess.direction))
+
+
+_SMALL, _SWEEPS = 1e-9, 1000

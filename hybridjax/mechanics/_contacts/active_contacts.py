@@ -9,6 +9,7 @@ from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import (
     Active,
+    are_redundant,
     contact_forces,
     force_size,
     friction_limit,
@@ -58,31 +59,38 @@ def find_active(
     )
     n = friction.shape[0]
     tangential = c.shape[0] - n
-    first = guess
+    first, trusted = guess, jnp.asarray(False)
     if in_space(c.shape[0], n):
-        first = by_projections(
+        first, converged = by_projections(
             W, c, guess, resting, known, held, friction, static_friction
         )
+        # The least forces of redundant contacts may leave the cones, although others
+        # would not. What moves is the same with all.
+        sticks = of_contacts(first.closed & first.stick, tangential)
+        rows = jnp.concatenate([first.closed, sticks])
+        trusted = converged & are_redundant(W, rows)
     members = guess.closed
     limit = 8 * n + 8
 
     def faults(active: Active, i):
+        attempt = i % limit
         # Where contacts are redundant, what is left of errors can go round in circles:
         # the longer it takes, the less is demanded.
-        tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * i.astype(c.dtype) / limit)
+        tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * attempt.astype(c.dtype) / limit)
         force = contact_forces(W, c, active, friction)
         moves = c + dot(W, force)
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
         closed = active.closed
-        pulls = closed & (force[:n] < -little_force)
+        forces_count = ~(trusted & (i == 0))
+        pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
         normal = (pulls | sinks) & ~known & ~held
         if not tangential:
             return normal, jnp.zeros_like(normal), active.direction
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
-        slips = closed & active.stick & (norm(force[n:], n) > cone)
+        slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
         against = along(active.direction, moves[n:], n) < -little_move
         stops = closed & ~active.stick & resting & against
         away = of_contacts(slips, tangential)
@@ -100,7 +108,7 @@ def find_active(
         tangent_first = i < limit
         active = jtu.tree_map(lambda a, g: jnp.where(i == limit, g, a), active, guess)
         active = sliding_directions(W, c, active, resting | known, friction)
-        normal, tangent, direction = faults(active, i % limit)
+        normal, tangent, direction = faults(active, i)
         bad = normal | tangent
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         first = candidates & (jnp.cumsum(candidates) == 1)

@@ -7,6 +7,7 @@ robust, and slow in its last digits, so that it says who is active, and no more.
 
 import jax.lax as lax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool
 
 from ..._jax.reduce import largest
 from .complementarity import Active, friction_limit
@@ -15,8 +16,9 @@ from .tangential import norm, of_contacts, unit
 
 def by_projections(
     W, c, guess: Active, resting, known, held, friction, static_friction
-) -> Active:
-    """The active contacts: arguments are those of `find_active`."""
+) -> tuple[Active, Bool[Array, ""]]:
+    """The active contacts, and whether the iteration has converged: arguments are those
+    of `find_active`."""
     n = friction.shape[0]
     blocks, offsets = W.reshape(3, n, 3, n), c.reshape(3, n)
     given = guess.direction.reshape(2, n)
@@ -45,7 +47,7 @@ def by_projections(
 
     init = jnp.asarray(0, jnp.int32), jnp.zeros_like(offsets), jnp.asarray(True)
     going_on = lambda carry: (carry[0] < _SWEEPS) & carry[2]
-    forces = lax.while_loop(going_on, sweep, init)[1]
+    _, forces, diverged = lax.while_loop(going_on, sweep, init)
     moves = (c + W @ forces.reshape(-1)).reshape(3, n)
     weight = jnp.diagonal(W).reshape(3, n).sum(axis=0)
     aim = forces - moves / jnp.where(weight > 0, weight, 1)
@@ -57,7 +59,8 @@ def by_projections(
     inside = norm(tangential, n) <= limit + jnp.where(guess.stick, little, -little)
     stick = resting & ~known & inside
     free = of_contacts(resting | known, 2 * n)
-    return Active(closed, stick, jnp.where(free, unit(-tangential, n), guess.direction))
+    direction = jnp.where(free, unit(-tangential, n), guess.direction)
+    return Active(closed, stick, direction), ~diverged
 
 
 _SMALL, _SWEEPS = 1e-9, 1000

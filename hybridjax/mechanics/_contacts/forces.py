@@ -16,7 +16,8 @@ def active_in(system, p: Point, mode) -> Active:
     closed, sticks = is_closed(mode), mode == ContactMode.STICKING
     if in_space(p.c.shape[0], n):
         active = Active(closed, sticks, unit(p.velocity[n:], n))
-        return sliding_directions(p.W, p.c, active, slips(mode), system.friction)
+        friction = system.friction
+        return sliding_directions(p.W, p.c, active, slips(mode), friction, at_rest=True)
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
     return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))
 

@@ -23,17 +23,22 @@ def by_projections(
     blocks, offsets = W.reshape(3, n, 3, n), c.reshape(3, n)
     given = guess.direction.reshape(2, n)
 
+    weights = _weights(blocks)
+
     def one(j, forces):
         row = lax.dynamic_index_in_dim(blocks, j, 1, keepdims=False)
-        weight = jnp.trace(lax.dynamic_index_in_dim(row, j, 2, keepdims=False))
+        own = lax.dynamic_index_in_dim(row, j, 2, keepdims=False)
         move = jnp.sum(row * forces, axis=(1, 2)) + offsets[:, j]
-        aim = forces[:, j] - move / jnp.where(weight > 0, weight, 1)
-        normal = jnp.where(held, aim[0], jnp.maximum(aim[0], 0))
+        old, weight = forces[:, j], weights[:, j]
+        normal = old[0] - move[0] / weight[0]
+        normal = jnp.where(held, normal, jnp.maximum(normal, 0))
+        move = move + own[:, 0] * (normal - old[0])
+        aim = old[1:] - move[1:] / weight[1]
         press = jnp.abs(normal)
-        size = jnp.sqrt(jnp.sum(aim[1:] ** 2))
+        size = jnp.sqrt(jnp.sum(aim**2))
         within = (size <= friction_limit(static_friction[j], press)) & ~known[j]
-        edge = aim[1:] * friction[j] * press / jnp.where(size > 0, size, 1)
-        tangential = jnp.where(within, aim[1:], edge)
+        edge = aim * friction[j] * press / jnp.where(size > 0, size, 1)
+        tangential = jnp.where(within, aim, edge)
         slides_on = -friction[j] * normal * given[:, j]
         tangential = jnp.where(resting[j] | known[j], tangential, slides_on)
         force = jnp.concatenate([normal[None], tangential])
@@ -49,10 +54,9 @@ def by_projections(
     going_on = lambda carry: (carry[0] < _SWEEPS) & carry[2]
     _, forces, diverged = lax.while_loop(going_on, sweep, init)
     moves = (c + W @ forces.reshape(-1)).reshape(3, n)
-    weight = jnp.diagonal(W).reshape(3, n).sum(axis=0)
-    aim = forces - moves / jnp.where(weight > 0, weight, 1)
+    aim = forces - moves / weights[jnp.array([0, 1, 1])]
     # Where it is not clear, contacts stay what they are in the guess.
-    little = jnp.sqrt(_SMALL) * jnp.max(jnp.abs(forces))
+    little = 30 * _SMALL * jnp.max(jnp.abs(forces))
     closed = guess.closed & (held | (aim[0] > -little))
     limit = friction_limit(static_friction, jnp.abs(forces[0]))
     tangential = aim[1:].reshape(-1)
@@ -63,4 +67,13 @@ def by_projections(
     return Active(closed, stick, direction), ~diverged
 
 
-_SMALL, _SWEEPS = 1e-9, 1000
+def _weights(blocks):
+    """Upper bounds of the responses of each contact to its own forces: normal ones, and
+    tangential ones, in a row each."""
+    own = jnp.diagonal(blocks, axis1=1, axis2=3)
+    tangential = jnp.max(jnp.sum(jnp.abs(own[1:, 1:]), axis=1), axis=0)
+    weights = jnp.stack([own[0, 0], tangential])
+    return jnp.where(weights > 0, weights, 1)
+
+
+_SMALL, _SWEEPS = 1e-6, 200

@@ -26,30 +26,35 @@ from .complementarity import Active, contact_equations, contact_forces
 from .tangential import across, along, in_space, norm, of_contacts, unit
 
 
-def sliding_directions(W, c, active: Active, free, friction) -> Active:
+def sliding_directions(
+    W, c, active: Active, free, friction, *, at_rest: bool = False
+) -> Active:
     """`active` with directions of the contacts `free` in which they are accelerated,
     against their friction: with velocities for `c`, those of slips after an impact.
 
-    Only in space: planar directions are signs, and not sought here. The derivative is
-    that of the solution.
+    The search begins with the directions in `active`; or, for those `at_rest`, with
+    those in which the forces push that it would take to stick. Only in space: planar
+    directions are signs, and not sought here. The derivative is that of the solution.
     """
     if not in_space(c.shape[0], friction.shape[0]):
         return active
     free = free & active.closed & ~active.stick
-    u = _solved(W, c, friction, active.direction, active.closed, active.stick, free)
+    stay = free & at_rest
+    closed, stick = active.closed, active.stick
+    u = _solved(W, c, friction, active.direction, closed, stick, free, stay)
     return eqx.tree_at(lambda a: a.direction, active, u)
 
 
 @jax.custom_jvp
-def _solved(W, c, friction, u, closed, stick, free):
-    active, n = Active(closed, stick, u), friction.shape[0]
+def _solved(W, c, friction, u, closed, stick, free, stay):
+    n = friction.shape[0]
     tol = jnp.finfo(c.dtype).eps ** 0.75
 
     def step(carry):
         i, u, kappa, _ = carry
         kappa = jnp.where(i < _PROJECTIONS, 0, kappa)
-        turned = eqx.tree_at(lambda a: a.direction, active, u)
-        matrix, b, weights = _equations(W, c, friction, turned, kappa)
+        active = Active(closed, stick | (stay & (i == 0)), u)
+        matrix, b, weights = _equations(W, c, friction, active, kappa)
         forces = least_solve(matrix, b, weights)
         z = _towards(W, c, forces)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
@@ -67,7 +72,7 @@ def _solved(W, c, friction, u, closed, stick, free):
 
 @_solved.defjvp
 def _solved_jvp(primals, tangents):
-    W, c, friction, u, closed, stick, free = primals
+    W, c, friction, u, closed, stick, free, _ = primals
     d_W, d_c, d_friction, d_u, *_ = tangents
     n = friction.shape[0]
     u = _solved(*primals)
@@ -125,4 +130,4 @@ def _equations(W, c, friction, active: Active, kappa):
     return matrix, b - jnp.concatenate([none, known]), weights
 
 
-_PROJECTIONS, _STEPS = 8, 40
+_PROJECTIONS, _STEPS = 8, 24

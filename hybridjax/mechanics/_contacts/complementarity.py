@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._jax.tracing import stop_gradient
+from .._dynamics.elimination import pivots
 from .._dynamics.least_solve import least_solve
 from .tangential import along, of_contacts
 
@@ -65,8 +66,7 @@ def are_redundant(W, rows) -> Bool[Array, ""]:
     cosines = W / jnp.outer(scale, scale)
     both = jnp.outer(rows, rows)
     cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(*W.shape, dtype=W.dtype)))
-    sines = jnp.diagonal(jnp.linalg.cholesky(cosines))
-    independent = jnp.min(sines) > jnp.finfo(W.dtype).eps ** 0.25  # or NaN
+    independent = jnp.min(pivots(cosines)) > jnp.finfo(W.dtype).eps ** 0.5  # or NaN
     return ~independent
 
 

@@ -28,7 +28,7 @@ def by_projections(
     def one(j, forces):
         row = lax.dynamic_index_in_dim(blocks, j, 1, keepdims=False)
         own = lax.dynamic_index_in_dim(row, j, 2, keepdims=False)
-        move = jnp.sum(row * forces, axis=(1, 2)) + offsets[:, j]
+        move = jnp.sum(row * forces[None], axis=(1, 2)) + offsets[:, j]
         old, weight = forces[:, j], weights[:, j]
         normal = old[0] - move[0] / weight[0]
         normal = jnp.where(held, normal, jnp.maximum(normal, 0))

@@ -67,7 +67,7 @@ class IndexOne(AbstractFormulation):
         target = constraints.target - stabilization(errors)
         S = dot(G, response)
         missing = dot(G, free).at[:, 0].add(-target)
-        multipliers = least_solve(S, missing, jnp.diagonal(S), positive=True)
+        multipliers = least_solve(S, missing, jnp.diagonal(S))
         return free - dot(response, multipliers), multipliers
 
 

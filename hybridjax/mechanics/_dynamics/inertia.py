@@ -8,6 +8,8 @@ from jaxtyping import Array, Bool, Float
 
 from .coordinates import as_momentum, pull_back, qdot
 from .dot import dot
+from .elimination import pivots
+from .least_solve import least_solve
 
 
 def inertia(
@@ -44,7 +46,7 @@ def accelerate(mass, forces) -> Float[Array, "d ..."]:
     """`M^-1` times a vector, or the columns of a matrix."""
     if mass.ndim == 1:
         return forces / mass.reshape(mass.shape + (1,) * (forces.ndim - 1))
-    return jax.scipy.linalg.solve(mass, forces, assume_a="pos")
+    return least_solve(mass, forces, jnp.zeros_like(mass[0]))
 
 
 def is_regular(mass) -> Bool[Array, ""]:
@@ -52,8 +54,7 @@ def is_regular(mass) -> Bool[Array, ""]:
     size = jnp.finfo(mass.dtype).eps * mass.shape[0]
     if mass.ndim == 1:
         return jnp.min(mass) > size * jnp.max(mass)
-    pivots = jnp.diagonal(jnp.linalg.cholesky(mass)) ** 2
-    return jnp.min(pivots) > size * jnp.max(jnp.diagonal(mass))
+    return jnp.min(pivots(mass)) > size * jnp.max(jnp.diagonal(mass))
 
 
 SINGULAR = (

@@ -4,32 +4,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from .dot import dot
+from .elimination import inverse
 
 
-def least_solve(matrix, b, weights, *, positive: bool = False):
+def least_solve(matrix, b, weights):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
     singular. It is made regular by a small part of the `weights` on its diagonal, and
     the difference is made up by refinement: what is determined converges to all digits,
     and what is not stays near zero.
-
-    A matrix that is symmetric and `positive` semidefinite takes less work.
     """
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small * weights[:, None] * identity)
-    triangular = jax.scipy.linalg.solve_triangular
-    if positive:
-        factor = jnp.linalg.cholesky(regular)
-        half = triangular(factor, identity, lower=True)
-        inverse = dot(half.T, half)
-    else:
-        # Not an LU factorisation, whose permutations are a third of a program.
-        q, r = jnp.linalg.qr(regular)
-        inverse = triangular(r, q.T)
-
-    return _refined(matrix, lax.stop_gradient(inverse), b)
+    return _refined(matrix, lax.stop_gradient(inverse(regular)), b)
 
 
 @jax.custom_jvp

@@ -323,7 +323,7 @@ class Multibody(AbstractSelfStartingSystem):
         G = constraints.jacobian
         response = accelerate(self.mass_matrix(q, args).astype(q.dtype), G.T)
         S = dot(G, response)
-        impulse = least_solve(S, rows, jnp.diagonal(S), positive=True)
+        impulse = least_solve(S, rows, jnp.diagonal(S))
         return impulse, -dot(response, impulse)
 
 

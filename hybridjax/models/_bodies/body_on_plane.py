@@ -72,14 +72,15 @@ class _Body(eqx.Module):
 
     def gap(self, q, args):
         up = rotate(_inverse(q[3:]), jnp.asarray(_AXES[2], q.dtype))
-        return q[2] + jnp.sum(self.points * up, axis=1) - self.radius
+        return q[2] + jnp.sum(self.points * up[None], axis=1) - self.radius
 
     def tangents(self, q, args):
         # A force along e has the moment Q^T (r x e) = p x Q^T e - rho Q^T (e3 x e).
         to_body = lambda e: rotate(_inverse(q[3:]), jnp.asarray(e, q.dtype))
         rows = []
         for e, moment in zip(_AXES[:2], np.cross(_AXES[2], _AXES[:2]), strict=True):
-            turn = jnp.cross(self.points, to_body(e)) - self.radius * to_body(moment)
+            turn = jnp.cross(self.points, to_body(e)[None])
+            turn = turn - self.radius * to_body(moment)[None]
             push = jnp.broadcast_to(jnp.asarray(e, q.dtype), turn.shape)
             rows.append(jnp.concatenate([push, turn], axis=1))
         return jnp.stack(rows, axis=1)

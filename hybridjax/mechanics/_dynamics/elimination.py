@@ -1,8 +1,8 @@
 """Small matrices, in loops of our own.
 
-The factorisations of JAX divide their work among XLA's threads and wait for these. Where
-all threads do so at once, they wait for ever: with two of them, many a simulation of a
-body with eight contacts never ended.
+The factorisations of JAX divide their work among XLA's threads and wait for these.
+Where all threads do so at once, they wait for ever: with two of them, many a simulation
+of a body with eight contacts never ended.
 """
 
 import jax.lax as lax

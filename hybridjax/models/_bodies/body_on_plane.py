@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -8,10 +10,10 @@ from ...mechanics import free_joint, MechanicalSystem, rotate
 
 
 def body_on_plane(
-    points: ArrayLike = ((0.0, 0.0, 0.0),),
+    points: ArrayLike | Sequence = ((0.0, 0.0, 0.0),),
     radius: ArrayLike = 0.0,
     mass: ArrayLike = 1.0,
-    inertia: ArrayLike = (1.0, 1.0, 1.0),
+    inertia: ArrayLike | Sequence = (1.0, 1.0, 1.0),
     slope: ArrayLike = 0.0,
     gravity: ArrayLike = 9.81,
     **kwargs,

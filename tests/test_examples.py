@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 
+pytestmark = pytest.mark.documents
+
 _examples = sorted((Path(__file__).parent.parent / "examples").glob("[!_]*.py"))
 
 

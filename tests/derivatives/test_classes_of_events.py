@@ -132,7 +132,9 @@ class _Wedge(hj.AbstractHybridSystem):
         return x.at[2:].add(-2 * (normal @ x[2:]) * normal), mode
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(jnp.float32, marks=pytest.mark.thorough), jnp.float64]
+)
 def test_wedges(dtype):
     # Into the corner of two walls, from angles at which the first reflection turns the
     # point away from the other wall as well as from those at which it does not. The

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import pytest
 from hybridjax import models
 from jaxtyping import Array
 from scipy.integrate import DOP853
@@ -482,6 +483,7 @@ def test_hopper():
     assert len(counts) > 2
 
 
+@pytest.mark.thorough
 def test_two_legs():
     # Problem P3, and some others near it.
     def simulate(z):

@@ -84,6 +84,7 @@ def test_affine_flow_is_a_flow(octants):
     np.testing.assert_allclose(x, value[:3], rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_locate_on_the_affine_system(octants):
     run = both_jacobians(lambda x0: _octants_by(hj.Locate(), x0))
     for shift in np.linspace(-0.03, 0.03, 7):

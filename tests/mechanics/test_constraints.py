@@ -336,7 +336,7 @@ def _swung_and_pulled(z):
     [
         (1, dfx.Tsit5(), 1e-11, 1e-7),
         (2, dfx.Tsit5(), 1e-11, 1e-7),
-        (1, dfx.Kvaerno5(), 1e-8, 1e-5),
+        pytest.param(1, dfx.Kvaerno5(), 1e-8, 1e-5, marks=pytest.mark.thorough),
     ],
 )
 def test_multipliers(copies, solver, tol, bound):

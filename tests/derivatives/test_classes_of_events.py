@@ -297,6 +297,7 @@ def test_brought_nearer_by_an_event():
         np.testing.assert_allclose(run(dx, late), want, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_clocks_that_coincide():
     # Up to rounding, which then decides. Their order is the one in which they were
     # simulated; no state changes it, and so there is a derivative. A period does: there

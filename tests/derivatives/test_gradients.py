@@ -449,6 +449,7 @@ def test_balls():
     assert min(counts) == 0 and max(counts) > 3 and len(counts) > 4
 
 
+@pytest.mark.thorough
 def test_hopper():
     # Problem P2, for soft and stiff springs.
     def simulate(z):

@@ -11,11 +11,10 @@ from .settings import DEFAULT
 # Compilation is what takes the time. Of rigid bodies and contacts it takes longest, and
 # of what slides and of clocks, after these: they are left to `python -m tests.fuzz`.
 _LONG = {"bars", "points", "rods", "belt", "converter"}
-# Of the others, these have events one by one and in one instant, on maps whose outcomes
-# depend on the order, and on some whose do not.
-_ALWAYS = {"affine", "balls"}
+# Of the others, this one has events one by one and in one instant, and outcomes that
+# depend on their order.
 _each = [
-    name if name in _ALWAYS else pytest.param(name, marks=pytest.mark.thorough)
+    name if name == "affine" else pytest.param(name, marks=pytest.mark.thorough)
     for name in sorted(set(FAMILIES) - _LONG)
 ]
 _LANES = 6  # of each kind: scales, offsets, ties

@@ -158,7 +158,7 @@ _ADAPTIVE = dfx.PIDController(rtol=1e-8, atol=1e-8)
         pytest.param(
             "rest", hj.Locate(), dfx.ConstantStepSize(), marks=pytest.mark.thorough
         ),
-        ("clocked", hj.Locate(), _ADAPTIVE),
+        pytest.param("clocked", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
         pytest.param("ticks", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
         ("ticks", hj.Locate(), dfx.ConstantStepSize()),
         ("corner", hj.Locate(), _ADAPTIVE),

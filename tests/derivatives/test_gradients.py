@@ -509,6 +509,7 @@ def test_two_legs():
     assert 7 in counts
 
 
+@pytest.mark.thorough
 def test_ten_balls():
     # Problem P4: 56 impacts.
     def simulate(z):

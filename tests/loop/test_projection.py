@@ -558,6 +558,7 @@ def test_evaluation_is_continuous(octants):
     np.testing.assert_allclose(diagonal, difference, rtol=0, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_float32():
     def run(x0, eps):
         controller = dfx.PIDController(rtol=1e-5, atol=1e-5)

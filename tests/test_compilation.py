@@ -59,7 +59,13 @@ _PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", _PROGRAMS)
+_each = [
+    pytest.param(name, marks=[pytest.mark.thorough] * (name == "hessian"))
+    for name in _PROGRAMS
+]
+
+
+@pytest.mark.parametrize("name", _each)
 def test_no_callback(name):
     assert "callback" not in jax.jit(_PROGRAMS[name]).lower(_Z).as_text()
     assert (

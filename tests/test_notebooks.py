@@ -7,6 +7,9 @@ from .pictures import same
 from .store_notebooks import execute, NOTEBOOKS
 
 
+pytestmark = pytest.mark.documents
+
+
 def test_there_are_notebooks():
     assert len(NOTEBOOKS) > 0
 

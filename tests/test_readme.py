@@ -11,6 +11,11 @@ _readme = ROOT / "README.md"
 # What runs is ```python; ```py is a fragment.
 _docs = sorted((ROOT / "docs").glob("**/*.md"))
 _pages = [_readme, *(page for page in _docs if "```python\n" in page.read_text())]
+# The README is tried with all else, by the command that is in it.
+_marked = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.documents] * (page != _readme))
+    for page in _pages
+]
 # The defaults of JAX: a reader has them, the tests have not.
 _jax_defaults = {"jax_enable_x64": False, "jax_numpy_rank_promotion": "allow"}
 
@@ -55,7 +60,7 @@ def test_blocks():
             assert not apart, f"{page.name}:{block.line}"
 
 
-@pytest.mark.parametrize("page", _pages, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", _marked)
 def test_python_blocks(page, newcomer):
     blocks = parse(page.read_text())
     for i, printed in run(page).items():

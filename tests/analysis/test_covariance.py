@@ -31,7 +31,9 @@ def _covariance_of_ball(height, root, noise, t1, g, e):
         v, q, t = e * impact, 0.0, t + h
 
 
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float64, pytest.param(jnp.float32, marks=pytest.mark.thorough)]
+)
 def test_bouncing_ball(dtype):
     # With one to four bounces; from a covariance of rank one.
     g, e, noise, t1 = 9.81, 0.8, 0.05, 1.5

@@ -18,7 +18,12 @@ from . import council
 
 
 # Surfaces and states: as many, or fewer.
-SHAPES = [(2, 2), (3, 3), (2, 4), (3, 5)]
+SHAPES = [
+    (2, 2),
+    pytest.param((3, 3), marks=pytest.mark.thorough),
+    pytest.param((2, 4), marks=pytest.mark.thorough),
+    (3, 5),
+]
 
 
 @pytest.fixture(scope="module", params=SHAPES, ids=str)

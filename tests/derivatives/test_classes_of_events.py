@@ -132,7 +132,9 @@ class _Wedge(hj.AbstractHybridSystem):
         return x.at[2:].add(-2 * (normal @ x[2:]) * normal), mode
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(jnp.float32, marks=pytest.mark.thorough), jnp.float64]
+)
 def test_wedges(dtype):
     # Into the corner of two walls, from angles at which the first reflection turns the
     # point away from the other wall as well as from those at which it does not. The
@@ -295,6 +297,7 @@ def test_brought_nearer_by_an_event():
         np.testing.assert_allclose(run(dx, late), want, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_clocks_that_coincide():
     # Up to rounding, which then decides. Their order is the one in which they were
     # simulated; no state changes it, and so there is a derivative. A period does: there

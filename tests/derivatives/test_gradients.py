@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import pytest
 from hybridjax import models
 from jaxtyping import Array
 from scipy.integrate import DOP853
@@ -448,6 +449,7 @@ def test_balls():
     assert min(counts) == 0 and max(counts) > 3 and len(counts) > 4
 
 
+@pytest.mark.thorough
 def test_hopper():
     # Problem P2, for soft and stiff springs.
     def simulate(z):
@@ -482,6 +484,7 @@ def test_hopper():
     assert len(counts) > 2
 
 
+@pytest.mark.thorough
 def test_two_legs():
     # Problem P3, and some others near it.
     def simulate(z):
@@ -506,6 +509,7 @@ def test_two_legs():
     assert 7 in counts
 
 
+@pytest.mark.thorough
 def test_ten_balls():
     # Problem P4: 56 impacts.
     def simulate(z):

@@ -64,6 +64,7 @@ def test_at_rest():
                 assert error(got, exact) < 3e-6
 
 
+@pytest.mark.thorough
 def test_legs_in_flight():
     # Unstretched legs fall with the body, along parabolas.
     def final(z, tol, dtmax):

@@ -90,6 +90,7 @@ def test_all_transformations_of_one_call():
     assert error(by_system, (weights @ expected)[2:]) < 1e-10
 
 
+@pytest.mark.thorough
 def test_batches_of_every_transformation():
     zs = _balls(6)
     expected = jax.jit(jax.vmap(jax.jacfwd(_exactly)))(zs)
@@ -233,7 +234,14 @@ def test_closures_of_an_event_selected_system():
 #
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.complex128])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        jnp.bfloat16,
+        pytest.param(jnp.float16, marks=pytest.mark.thorough),
+        jnp.complex128,
+    ],
+)
 def test_parameters_of_another_dtype(dtype):
     # The system, and `args`, which all lanes share. Numbers that all dtypes have.
     def height(gravity, restitution):

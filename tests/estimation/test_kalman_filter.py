@@ -6,6 +6,7 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ..helpers import batch_jacobians
 from . import ball
@@ -121,6 +122,7 @@ def test_failed_lane():
     assert np.all(np.isfinite(values[:-1]))
 
 
+@pytest.mark.thorough
 def test_single_precision():
     zs, ys, (*_, out) = cases()
     single = jax.jit(

@@ -32,7 +32,9 @@ class _Paddle(hj.AbstractHybridSystem):
         return jnp.stack([x[0], v - 0.5 * (x[1] - v)]), mode
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.thorough)]
+)
 def test_at_rest_on_a_paddle(dtype):
     # The height is rounded where the paddle is, so that the last flights are not
     # resolved; and still it is at rest.

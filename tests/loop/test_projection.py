@@ -84,6 +84,7 @@ def test_affine_flow_is_a_flow(octants):
     np.testing.assert_allclose(x, value[:3], rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_locate_on_the_affine_system(octants):
     run = both_jacobians(lambda x0: _octants_by(hj.Locate(), x0))
     for shift in np.linspace(-0.03, 0.03, 7):
@@ -557,6 +558,7 @@ def test_evaluation_is_continuous(octants):
     np.testing.assert_allclose(diagonal, difference, rtol=0, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_float32():
     def run(x0, eps):
         controller = dfx.PIDController(rtol=1e-5, atol=1e-5)

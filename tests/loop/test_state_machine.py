@@ -152,17 +152,19 @@ _ADAPTIVE = dfx.PIDController(rtol=1e-8, atol=1e-8)
     "name, event_method, controller",
     [
         ("ball", hj.Locate(), _ADAPTIVE),
-        ("paddle", hj.Locate(), _ADAPTIVE),
+        pytest.param("paddle", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
         ("paddle", hj.Locate(), dfx.ConstantStepSize()),
         ("rest", hj.Locate(), _ADAPTIVE),
-        ("rest", hj.Locate(), dfx.ConstantStepSize()),
-        ("clocked", hj.Locate(), _ADAPTIVE),
-        ("ticks", hj.Locate(), _ADAPTIVE),
+        pytest.param(
+            "rest", hj.Locate(), dfx.ConstantStepSize(), marks=pytest.mark.thorough
+        ),
+        pytest.param("clocked", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
+        pytest.param("ticks", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
         ("ticks", hj.Locate(), dfx.ConstantStepSize()),
         ("corner", hj.Locate(), _ADAPTIVE),
         ("corner", hj.Project(1e-3), _ADAPTIVE),
-        ("hopper", hj.Locate(), _ADAPTIVE),
-        ("robot", hj.Locate(), _ADAPTIVE),
+        pytest.param("hopper", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
+        pytest.param("robot", hj.Locate(), _ADAPTIVE, marks=pytest.mark.thorough),
     ],
 )
 def test_never_stands_still(name, event_method, controller):

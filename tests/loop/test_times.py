@@ -1,5 +1,6 @@
 """Times that are large, near each other, or where a piece begins."""
 
+import functools
 from typing import Any
 
 import hybridjax as hj
@@ -43,6 +44,19 @@ def _pass(t0, span, marks, checkpoints=None):
     )
 
 
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(None, None, 0))
+def _passed(t0, span, marks):
+    """The times, the last state and the events, and the derivatives of the former."""
+
+    def run(marks):
+        sol = _pass(t0, span, marks)
+        return jnp.append(sol.events.t[:2] - t0, sol.x1[1]), sol.events.event[:2]
+
+    value, push, event = jax.linearize(run, marks, has_aux=True)
+    return value, event, jax.vmap(push)(jnp.eye(2, dtype=marks.dtype))
+
+
 @pytest.mark.parametrize(
     "dtype, t0, span, gap",
     [
@@ -57,18 +71,7 @@ def test_events_at_large_times(dtype, t0, span, gap):
     marks = jnp.asarray(np.stack([first, first + gap], axis=1), dtype)
     marks = jnp.concatenate([marks, marks[:, ::-1]])
     t0, span = jnp.asarray(t0, dtype), jnp.asarray(span, dtype)
-
-    def run(marks):
-        sol = _pass(t0, span, marks)
-        return jnp.append(sol.events.t[:2] - t0, sol.x1[1]), sol.events.event[:2]
-
-    def both(marks):
-        tangents = jnp.eye(2, dtype=dtype)
-        push = lambda v: jax.jvp(run, (marks,), (v,), has_aux=True)[1]
-        value, event = run(marks)
-        return value, event, jax.vmap(push)(tangents)
-
-    value, event, slope = _jit(both)(marks)
+    value, event, slope = _passed(t0, span, marks)
     np.testing.assert_array_equal(event, np.argsort(marks, axis=1))
     rounding = 32 * np.finfo(dtype).eps * float(t0 + span)
     np.testing.assert_allclose(value[:, :2], np.sort(marks, axis=1), atol=rounding)

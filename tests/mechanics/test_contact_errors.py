@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import diffrax as dfx
 import hybridjax as hj
 import jax
 import jax.numpy as jnp
@@ -106,6 +107,9 @@ def _on_end(tilt, speed, rate):
     return q, jnp.array([speed - sin * rate, cos * rate, rate])
 
 
+# A solver of few stages, which compiles faster.
+_OPTIONS: dict[str, Any] = dict(solver=dfx.Bosh3(), max_steps=600, max_events=200)
+
 # Sliding so, it cannot move on: friction 1.5 presses it to the ground.
 _slides = _on_end(1.0, -3.0, 0.0)
 
@@ -115,9 +119,7 @@ def test_failed_lanes():
     # and a lane that works.
     def final(p, q, v, mode):
         rod = models.rod(friction=p[0], restitution=p[1], rest_speed=0.0)
-        sol = hj.simulate(
-            rod, 0.0, 0.6, (q, v), mode, max_steps=300, max_events=200, throw=False
-        )
+        sol = hj.simulate(rod, 0.0, 0.6, (q, v), mode, throw=False, **_OPTIONS)
         return sol.x1[0][0], sol
 
     p = jnp.array([[1.5, 0.0], [0.3, 0.3], [0.3, 0.0], [0.3, 0.5]])
@@ -153,9 +155,7 @@ def test_messages():
     @jax.jit
     def run(p, q, v, mode):
         rod = models.rod(friction=p[0], restitution=p[1], rest_speed=0.0)
-        return hj.simulate(
-            rod, 0.0, 0.6, (q, v), mode, max_steps=300, max_events=200
-        ).x1
+        return hj.simulate(rod, 0.0, 0.6, (q, v), mode, **_OPTIONS).x1
 
     with pytest.raises(Exception, match=r"contact [01]: touchdown"):
         high = jnp.array([0.0, 0.01, 0.0])

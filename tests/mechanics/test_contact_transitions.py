@@ -301,6 +301,7 @@ def _near(leg, args, x, mode, event, direction, h):
     return shifted(jnp.where(guards[event] > 0, h, -h))
 
 
+@pytest.mark.thorough
 def test_one_sided_differences(table):
     # The outcome of starts nearby, less than a moment before the event, flown back to
     # the time of the event by the law that holds after it.

@@ -55,6 +55,7 @@ def _before(drop):
     return q, jnp.stack([speed, 0.0, speed, speed])
 
 
+@pytest.mark.thorough
 def test_soft_legs_are_differentiable():
     system, mode = models.soft_trotter(), jnp.zeros(2, jnp.int32)
     q, v = _before(0.2)

@@ -50,12 +50,11 @@ def test_as_without():
 
     def all_of_it(checkpoints):
         loss = lambda inputs: _loss(inputs, checkpoints)
-        gradient = jax.value_and_grad(loss, has_aux=True)
 
         def one(inputs):
-            tangents = jax.tree.map(jnp.ones_like, inputs)
-            _, slope, _ = jax.jvp(loss, (inputs,), (tangents,), has_aux=True)
-            (value, sol), ct = gradient(inputs)
+            value, push, sol = jax.linearize(loss, inputs, has_aux=True)
+            slope = push(jax.tree.map(jnp.ones_like, inputs))
+            (ct,) = jax.linear_transpose(push, inputs)(jnp.ones_like(value))
             return value, slope, ct, sol.x1, sol.events, sol.result._value, sol.xs
 
         return jax.jit(jax.vmap(one))(lanes)

@@ -57,7 +57,9 @@ def _expected_after(bounces):
 _balls = np.array([[h, v, 9.81, 0.7] for h in (0.3, 0.6, 9.0) for v in (0.5, -0.4)])
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.thorough)]
+)
 def test_segments(dtype):
     values, *jacobians, counts = batch_jacobians(_compared)(jnp.asarray(_balls, dtype))
     assert values.dtype == dtype

@@ -222,6 +222,7 @@ def _in_pieces():
     return hj.simulate(models.BouncingBall(), 0.0, 2.0, _START, 0, checkpoints=2)
 
 
+@pytest.mark.thorough
 def test_pickled_kinds(block):
     times = np.linspace(0.0, 1.0, 11)
     for sol in (block, _projected()):

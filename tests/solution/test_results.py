@@ -146,6 +146,7 @@ def test_failures_do_not_disturb_other_lanes(lanes):
         np.testing.assert_allclose(mixed[0].x1[2 * i], truth, rtol=0, atol=1e-7)
 
 
+@pytest.mark.thorough
 def test_gradient_of_masked_mean(lanes):
     value, grads = _masked_mean(lanes[0])
     sol, each = _batch(lanes[0])

@@ -52,7 +52,9 @@ _points = np.random.default_rng(0).uniform(_low, _high, (32, 5))
 _points[0, 1] = 0
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    "dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.thorough)]
+)
 def test_zeno_point_leads_to_a_mode(dtype):
     atol = 1e-8 if dtype == np.float64 else 1e-5
     options = {"stepsize_controller": PIDController(atol, atol)}

@@ -118,6 +118,7 @@ def _control_truth(z, t1):
     return jnp.stack([end, -c * end, reached])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_sliding_mode_control(dtype):
     """Until the surface is reached, the disturbance is constant; the decay on it does

@@ -165,6 +165,7 @@ def test_pytrees():
     np.testing.assert_allclose(of_args["kick"], bounces * one, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_neural_networks():
     """MLPs as the vector field, in a guard that closes over one, and in `args` for a
     reset: the solution against SciPy, gradients against differences of it."""

@@ -45,8 +45,18 @@ def test_given_and_derived():
         for (_, dv), (_, dv_given) in part:
             assert error(dv_given, dv) < 1e-14
             assert np.abs(dv).max() > 1
-    # What limbs feel: both systems are a single limb.
-    assert bool(decoupled(given, *x[:1], 0.2, v=x[1]).through_body)
+
+
+def test_what_limbs_feel():
+    # Two balls, and a spring between them: as an effort, or among what is given.
+    spring = lambda q: jnp.stack([q[1] - q[0], q[0] - q[1]])
+    ones, nothing = lambda q, args: jnp.ones(2), lambda t, q, v, args: jnp.zeros(2)
+    for bias, apart in (
+        (lambda q, v, args: jnp.ones(2), True),
+        (lambda q, v, args: -spring(q), False),
+    ):
+        balls = MechanicalSystem(ones, nothing, lambda q, args: q, 2, bias=bias)
+        assert bool(decoupled(balls, jnp.zeros(2), v=jnp.ones(2))) == apart
 
 
 def test_wrong_shape():

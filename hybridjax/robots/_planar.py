@@ -27,7 +27,7 @@ def plane_of_motion(model: Any, data: Any) -> np.ndarray | None:
     for normal in candidates:
         # So that a hinge about -y and one about y make the same system.
         normal = normal * np.sign(normal[np.argmax(np.abs(normal))])
-        along = np.abs(np.linalg.norm(np.cross(hinges, normal), axis=1))
+        along = np.linalg.norm(np.cross(hinges, normal), axis=1)
         if np.all(along < _SMALL) and np.all(np.abs(slides @ normal) < _SMALL):
             return normal
     return None

@@ -79,9 +79,8 @@ def contacts_of(
                 "planes, and of spheres with each other; which geoms touch is chosen "
                 "by `contacts`."
             )
-    if plane is not None:
-        _check_in_plane(model, data, flat, plane)
-
+    if plane is not None and not _in_plane(data, flat, ground, plane):
+        plane = None
     parts, names, frictions = [], [], []
     static = None if plane is None else tuple(float(a) for a in plane)
     if flat:
@@ -153,11 +152,8 @@ def _names(model, spots) -> list[str]:
     ]
 
 
-def _check_in_plane(model, data, pairs, plane):
+def _in_plane(data, pairs, ground, plane) -> bool:
+    """Do contacts stay in the plane of motion? A puck's do not, on its table."""
     normals = data.geom_xmat[[p.first for p in pairs]].reshape(-1, 3, 3)[:, :, 2]
-    for p, normal in zip(pairs, normals, strict=True):
-        if abs(normal @ plane) > 1e-9:
-            raise ValueError(
-                f"The model moves in a plane, and {described(model, 'geom', p.first)} "
-                "is not normal to it. This is not supported."
-            )
+    normals = [*normals, np.array([0, 0, 1.0])] if ground else normals
+    return all(abs(normal @ plane) < 1e-9 for normal in normals)

@@ -85,19 +85,20 @@ def _rows(model, i):
     transmission, gain = mujoco.mjtTrn, mujoco.mjtGain
     name, target = described(model, "actuator", i), int(model.actuator_trnid[i, 0])
     kind = model.actuator_trntype[i]
-    affine = (gain.mjGAIN_FIXED, gain.mjGAIN_AFFINE)
-    bias = mujoco.mjtBias
-    if (
-        model.actuator_dyntype[i] != mujoco.mjtDyn.mjDYN_NONE
-        or model.actuator_gaintype[i] not in affine
-        or model.actuator_biastype[i] not in (bias.mjBIAS_NONE, bias.mjBIAS_AFFINE)
+    # Not `in`, which asks the types of MuJoCo, that are equal to no integer of numpy.
+    one_of = lambda kind, types: any(kind == some for some in types)
+    affine, bias = (gain.mjGAIN_FIXED, gain.mjGAIN_AFFINE), mujoco.mjtBias
+    if not (
+        model.actuator_dyntype[i] == mujoco.mjtDyn.mjDYN_NONE
+        and one_of(model.actuator_gaintype[i], affine)
+        and one_of(model.actuator_biastype[i], (bias.mjBIAS_NONE, bias.mjBIAS_AFFINE))
     ):
         raise ValueError(
             f"The model has {name} with a state or a force law of its own (activation, "
             "muscle, ...). Only motors and servos of position and velocity are "
             "supported, whose force is affine in control, length and velocity."
         )
-    if kind in (transmission.mjTRN_JOINT, transmission.mjTRN_JOINTINPARENT):
+    if one_of(kind, (transmission.mjTRN_JOINT, transmission.mjTRN_JOINTINPARENT)):
         if is_scalar(model, target):
             rows = joint_rows(model, target)
             return tuple(model.actuator_gear[i, 0] * row for row in rows)

@@ -64,8 +64,8 @@ def tendon_rows(model: Any, i: int) -> tuple[np.ndarray, np.ndarray]:
 
 def is_scalar(model: Any, j: int) -> bool:
     """Is the joint a hinge or a slide?"""
-    joint = load_mujoco().mjtJoint
-    return model.jnt_type[j] in (joint.mjJNT_HINGE, joint.mjJNT_SLIDE)
+    joint, kind = load_mujoco().mjtJoint, model.jnt_type[j]
+    return bool(kind == joint.mjJNT_HINGE or kind == joint.mjJNT_SLIDE)
 
 
 def stacked(rows, width: int) -> np.ndarray:

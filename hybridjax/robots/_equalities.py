@@ -103,7 +103,7 @@ def equalities_of(
             both, weld = _ends(model, kinematics, i)
             points.append(both)
             welds.append(weld)
-        elif kind in (kinds.mjEQ_JOINT, kinds.mjEQ_TENDON):
+        elif kind == kinds.mjEQ_JOINT or kind == kinds.mjEQ_TENDON:
             couplings.append(_coupling(model, i, kind == kinds.mjEQ_JOINT))
         else:
             raise ValueError(

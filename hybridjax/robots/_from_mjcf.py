@@ -71,7 +71,8 @@ def from_mjcf(
 
     **Returns:**
 
-    A `hj.robots.Robot`.
+    A `hj.robots.Robot`. If it has no contacts, its system is a
+    `hj.mechanics.Multibody`.
 
     **Raises:**
 
@@ -92,6 +93,7 @@ def from_mjcf(
     touching, names, mu = contacts_of(
         model, data, kinematics, plane, ground, contacts, friction
     )
+    tree = kinematics.topology
     system = MechanicalSystem(
         inertia.mass_matrix,
         Forces(actuators_of(model), passive_of(model), control),
@@ -100,10 +102,10 @@ def from_mjcf(
         tangents=touching.tangents if (mu > 0).any() else None,
         friction=mu,
         constraints=equalities_of(model, kinematics, plane),
-        velocity_to_qdot=(
-            Rates(kinematics.topology) if kinematics.topology.quaternions else None
-        ),
+        velocity_to_qdot=Rates(tree) if tree.quaternions else None,
         bias=inertia.bias,
         **kwargs,
     )
+    if not names:
+        system = system.body
     return Robot(system, kinematics, model, tuple(names))

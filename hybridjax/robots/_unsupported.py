@@ -33,6 +33,8 @@ _OF_ACTUATORS = {
 
 def check_supported(model: Any):
     """Raises a `ValueError` that names the first element which is not supported."""
+    if model.nv == 0:
+        raise ValueError("The model has no joints: nothing in it moves.")
     if model.opt.density != 0 or model.opt.viscosity != 0:
         raise ValueError(
             "The model is in a fluid: its options have a density or a viscosity. This "
@@ -50,8 +52,8 @@ def check_supported(model: Any):
     ):
         for field, what in fields.items():
             values = np.asarray(getattr(model, field))
-            values = values.reshape(values.shape[0], -1)
-            for i in np.flatnonzero(np.any(values != 0, axis=1)):
+            used = np.any(values != 0, axis=tuple(range(1, values.ndim)))
+            for i in np.flatnonzero(used):
                 raise ValueError(
                     f"The model has {what} at {described(model, kind, element(i))}. This "
                     "is not supported. Take it out of an `MjModel`, or of the file: "

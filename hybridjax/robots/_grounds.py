@@ -61,7 +61,7 @@ class Heights(eqx.Module):
         normals = jnp.stack([-by_x, -by_y, jnp.ones_like(by_x)], axis=1)
         if self.plane is not None:
             # A robot in a plane does not feel a slope across it.
-            plane = np.asarray(self.plane, places.dtype)
+            plane = np.broadcast_to(np.asarray(self.plane, places.dtype), places.shape)
             normals = normals - jnp.sum(normals * plane, axis=1, keepdims=True) * plane
         length = jnp.sqrt(jnp.sum(normals**2, axis=1, keepdims=True))
         return values, normals / length

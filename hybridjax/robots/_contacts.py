@@ -63,14 +63,11 @@ def contacts_of(
 ) -> tuple[Contacts, list[str], Any]:
     """Them, their names, and their friction."""
     pairs = pairs_of(model, contacts, friction is None)
-    kind = lambda geom: model.geom_type[geom]
     kinds = load_mujoco().mjtGeom
-    flat = [p for p in pairs if kind(p.first) == kinds.mjGEOM_PLANE]
-    round_ = [
-        p
-        for p in pairs
-        if kind(p.first) == kinds.mjGEOM_SPHERE == kind(p.second)
-    ]
+    is_ = lambda geom, kind: model.geom_type[geom] == kind
+    sphere = kinds.mjGEOM_SPHERE
+    flat = [p for p in pairs if is_(p.first, kinds.mjGEOM_PLANE)]
+    round_ = [p for p in pairs if is_(p.first, sphere) and is_(p.second, sphere)]
     for p in pairs:
         if p not in flat and p not in round_:
             raise ValueError(

@@ -11,7 +11,7 @@ from .._systems.parameter import parameter
 from ..mechanics._dynamics.dot import dot
 from ._attached import attached, Attached
 from ._compile import load_mujoco
-from ._coordinates import is_scalar, joint_rows, stacked, tendon_rows
+from ._coordinates import joint_rows, stacked, tendon_rows
 from ._kinematics import Kinematics
 from ._names import described
 from ._topology import selection
@@ -176,12 +176,7 @@ def _coupling(model, i, of_joints: bool):
         elif not of_joints:
             rows.append(tendon_rows(model, k)[0])
             references.append(model.tendon_length0[k])
-        elif is_scalar(model, k):
+        else:
             rows.append(joint_rows(model, k)[0])
             references.append(model.qpos0[model.jnt_qposadr[k]])
-        else:
-            raise ValueError(
-                f"The model has {described(model, 'equality', i)} of a free or ball "
-                "joint. Only hinges and slides can be coupled."
-            )
     return rows[0], rows[1], references, model.eq_data[i, :5]

@@ -141,16 +141,16 @@ def test_height_function():
 
 
 def test_which_pairs():
-    boxes = """
+    balls = """
       <mujoco><worldbody>
-        <geom name="floor" type="plane" size="1 1 1" conaffinity="2"/>
+        <geom name="floor" type="plane" size="1 1 1" contype="0" conaffinity="2"/>
         <body name="a"><freejoint/><geom name="a" size=".1"/></body>
         <body name="b"><freejoint/><geom name="b" size=".1" contype="2"/>
           <body name="c"><joint/><geom name="c" size=".1" contype="2"/></body></body>
         <body name="d"><freejoint/><geom name="d" size=".1"/></body>
       </worldbody>
       <contact><exclude body1="a" body2="d"/></contact></mujoco>"""
-    of = lambda contacts: hj.robots.from_mjcf(boxes, contacts=contacts).contacts
+    of = lambda contacts: hj.robots.from_mjcf(balls, contacts=contacts).contacts
     assert of("ground") == ("b on floor", "c on floor")
     everything = {"b on a", "c on a", "d on b", "d on c", "b on floor", "c on floor"}
     assert set(of("all")) == everything

@@ -105,7 +105,9 @@ def _rows(model, i):
         if kind == transmission.mjTRN_JOINT:
             return _many(model, i, target)
     if kind == transmission.mjTRN_TENDON:
-        return tuple(model.actuator_gear[i, 0] * row for row in tendon_rows(model, target))
+        return tuple(
+            model.actuator_gear[i, 0] * row for row in tendon_rows(model, target)
+        )
     raise ValueError(
         f"The model has {name} that acts on something else than a joint or a fixed "
         "tendon, or on a free or ball joint in the frame of its parent. This is not "

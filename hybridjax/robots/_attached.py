@@ -31,7 +31,9 @@ class Attached(eqx.Module):
         parts of the bodies to which these are attached."""
         moved = self.topology.moves[list(self.frames)].astype(points.dtype)
         moments = jnp.cross(points, directions)
-        return moved * (dot(moments, twists.turning.T) + dot(directions, twists.moving.T))
+        return moved * (
+            dot(moments, twists.turning.T) + dot(directions, twists.moving.T)
+        )
 
 
 def attached(kinematics: Kinematics, frames, places, radii) -> Attached:

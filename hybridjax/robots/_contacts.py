@@ -137,7 +137,9 @@ def _one_for_each(pairs: list[Pair]) -> list[Pair]:
 
 
 def _name(model, pair) -> str:
-    return f"{name_of(model, 'geom', pair.second)} on {name_of(model, 'geom', pair.first)}"
+    return (
+        f"{name_of(model, 'geom', pair.second)} on {name_of(model, 'geom', pair.first)}"
+    )
 
 
 def _names(model, spots) -> list[str]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from .._systems.parameter import parameter
 from ..mechanics._dynamics.dot import dot
-from ._attached import attached, Attached
+from ._attached import Attached, attached
 from ._compile import load_mujoco
 from ._coordinates import joint_rows, stacked, tendon_rows
 from ._kinematics import Kinematics
@@ -151,7 +151,8 @@ def _ends(model, kinematics, i):
     one, two = int(model.eq_obj1id[i]), int(model.eq_obj2id[i])
     if model.eq_objtype[i] == mujoco.mjtObj.mjOBJ_SITE:
         frames = [
-            transform(model.site_pos[site], model.site_quat[site]) for site in (one, two)
+            transform(model.site_pos[site], model.site_quat[site])
+            for site in (one, two)
         ]
         first, second = (bodies[model.site_bodyid[site]] for site in (one, two))
         places = [frame[:3, 3] for frame in frames]

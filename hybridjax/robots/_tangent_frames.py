@@ -13,7 +13,9 @@ class TangentFrames(eqx.Module):
 
     def directions(self, normals: Float[Array, "n 3"]) -> list[Float[Array, "n 3"]]:
         if self.plane is not None:
-            plane = np.broadcast_to(np.asarray(self.plane, normals.dtype), normals.shape)
+            plane = np.broadcast_to(
+                np.asarray(self.plane, normals.dtype), normals.shape
+            )
             return [jnp.cross(plane, normals)]
         # Duff et al., Building an orthonormal basis, revisited (2017): smooth but at
         # the equator, where z changes its sign.

@@ -89,9 +89,7 @@ def test_gaps_and_tangents():
     bodies = model.geom_bodyid
     slip = velocity(bodies[two], on_two) - velocity(bodies[one], on_one)
     np.testing.assert_allclose(gaps[j], distance - 0.3, atol=1e-12)
-    np.testing.assert_allclose(
-        rates[j], normal @ slip, atol=1e-12
-    )
+    np.testing.assert_allclose(rates[j], normal @ slip, atol=1e-12)
     along = np.linalg.norm(slip - (slip @ normal) * normal)
     np.testing.assert_allclose(np.linalg.norm(slips[j]), along, atol=1e-12)
 

@@ -4,7 +4,6 @@ import diffrax
 import hybridjax as hj
 import jax.numpy as jnp
 import numpy as np
-
 from hybridjax.mechanics import ContactMode
 
 from ..helpers import batch_jacobians, error
@@ -30,7 +29,10 @@ def test_hopper():
             max_events=16,
             throw=False,
         )
-        return jnp.concatenate(sol.x1), (sol.result == hj.RESULTS.successful, sol.events.mode_after[:, 0])
+        return jnp.concatenate(sol.x1), (
+            sol.result == hj.RESULTS.successful,
+            sol.events.mode_after[:, 0],
+        )
 
     u, h = np.array([0.3, 2.0]), 1e-5
     lanes = np.stack([u, *(u + s * h * e for e in np.eye(2) for s in (1, -1))])

@@ -20,10 +20,16 @@ def _model(joint="", geom=_SPHERE, floor="", world="", after=""):
 @pytest.mark.parametrize(
     "xml, message",
     [
-        (_model(joint='frictionloss="1"'), r"dry friction \(frictionloss\) at joint 'j'"),
+        (
+            _model(joint='frictionloss="1"'),
+            r"dry friction \(frictionloss\) at joint 'j'",
+        ),
         (_model(joint='type="ball" stiffness="1"'), "spring at joint 'j'"),
         (_model(joint='type="ball" range="0 1" limited="true"'), "limit of joint 'j'"),
-        (_model(geom='type="ellipsoid" size=".1 .2 .3"'), "contact of geom 'g', of a sh"),
+        (
+            _model(geom='type="ellipsoid" size=".1 .2 .3"'),
+            "contact of geom 'g', of a sh",
+        ),
         (_model(geom='size=".1" condim="6"'), "'floor' and geom 'g' has torsional"),
         (
             _model(world='<geom name="wall" type="box" size="1 1 1"/>'),
@@ -72,7 +78,9 @@ def test_friction_in_place_of_that_of_the_file():
 def test_wrong_controls():
     after = '<actuator><motor joint="j"/></actuator>'
     robot = hj.robots.from_mjcf(_model(after=after))
-    with pytest.raises(ValueError, match=r"`args` must be the vector of the 1 controls"):
+    with pytest.raises(
+        ValueError, match=r"`args` must be the vector of the 1 controls"
+    ):
         robot.system.effort(0.0, *robot.x0, [1.0, 2.0])
     control = lambda t, q, v, args: q[:0]
     robot = hj.robots.from_mjcf(_model(after=after), control=control)

@@ -53,8 +53,8 @@ def tendon_rows(model: Any, i: int) -> tuple[np.ndarray, np.ndarray]:
     for k in range(first, first + model.tendon_num[i]):
         if model.wrap_type[k] != load_mujoco().mjtWrap.mjWRAP_JOINT:
             raise ValueError(
-                f"The model has a spatial tendon, {described(model, 'tendon', i)}, which "
-                "exerts forces. Only fixed tendons are supported."
+                f"The model has a spatial tendon, {described(model, 'tendon', i)}, "
+                "which exerts forces. Only fixed tendons are supported."
             )
         rows = joint_rows(model, int(model.wrap_objid[k]))
         of_q += model.wrap_prm[k] * rows[0]

@@ -107,8 +107,8 @@ def equalities_of(
             couplings.append(_coupling(model, i, kind == kinds.mjEQ_JOINT))
         else:
             raise ValueError(
-                f"The model has {described(model, 'equality', i)} of a kind that is not "
-                "supported. Supported are connect, weld, joint and tendon."
+                f"The model has {described(model, 'equality', i)} of a kind that is "
+                "not supported. Supported are connect, weld, joint and tendon."
             )
     if not points and not couplings:
         return None

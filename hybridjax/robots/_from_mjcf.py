@@ -60,9 +60,9 @@ def from_mjcf(
     - `ground`: callable `(x, y) -> z` (m), differentiable: the ground is the graph of
         this function, for all geoms that touch a plane of the file. `None`: it is these
         planes.
-    - `contacts`: `"ground"`: all pairs, by contype and conaffinity, in which one geom is
-        at rest, and the pairs that the file lists. `"all"`: also those of moving geoms.
-        Or a sequence: the name of a geom is all its pairs with what is at rest, a pair
+    - `contacts`: `"ground"`: all pairs, by contype and conaffinity, in which one geom
+        is at rest, and the pairs that the file lists. `"all"`: also those of moving
+        geoms. Or a sequence: the name of a geom is all its pairs with what is at rest, a pair
         of names is this pair.
     - `friction`: of all contacts of geoms, one number or one for each, in the order of
         `robot.contacts`. `None`: that of the file.

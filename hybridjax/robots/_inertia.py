@@ -5,15 +5,15 @@ coordinates, and the matrices $S_i$ of the twists of the velocities, a body that
 with $V = \sum_i S_i v_i$ has the kinetic energy $\tfrac12 \operatorname{tr} V \Sigma
 V^\top$. Hence $M_{ij} = \operatorname{tr} S_i \Sigma S_j^\top$, with the sum of the
 moments of all bodies that both of them move (the composite inertia); and with $\dot v =
-0$ a point of a body has the acceleration $(\dot V + V V)\, x$ with $\dot V = \sum_i [V_i,
-S_i]\, v_i$, $V_i$ being that with which the axis of $v_i$ turns: the forces needed for it
-are those of recursive Newton-Euler, summed from the leaves to the root.
+0$ a point of a body has the acceleration $(\dot V + V V)\, x$ with $\dot V = \sum_i
+[V_i, S_i]\, v_i$, $V_i$ being that with which the axis of $v_i$ turns: the forces needed
+for it are those of recursive Newton-Euler, summed from the leaves to the root.
 
 ??? cite "Reference"
 
-    Featherstone, *Rigid body dynamics algorithms* (2008), 5.3, 6.2; in matrices of shape
-    (4, 4): Legnani, Casolo, Righettini, Zappa, *A homogeneous matrix approach to 3D
-    kinematics and dynamics* (1996).
+    Featherstone, *Rigid body dynamics algorithms* (2008), 5.3, 6.2; in matrices of
+    shape (4, 4): Legnani, Casolo, Righettini, Zappa, *A homogeneous matrix approach to
+    3D kinematics and dynamics* (1996).
 """
 
 from typing import Any

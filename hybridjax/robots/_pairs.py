@@ -117,7 +117,8 @@ def _geom(model, name) -> int:
     geom = mujoco.mj_name2id(model, int(mujoco.mjtObj.mjOBJ_GEOM), name)
     if geom < 0:
         raise ValueError(
-            f"Argument `contacts` names {name!r}, but the model has no geom of this name."
+            f"Argument `contacts` names {name!r}, but the model has no geom of this "
+            "name."
         )
     return geom
 

@@ -5,7 +5,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._systems.parameter import parameter
-from ..mechanics import MechanicalSystem, Multibody
 from ..mechanics._dynamics.dot import dot
 from ._kinematics import Kinematics
 from ._names import name_of
@@ -15,14 +14,14 @@ from ._topology import selection
 class Robot(eqx.Module):
     """A mechanical system from a file: made by `hj.robots.from_mjcf`.
 
-    - `system`: the `hj.mechanics.MechanicalSystem`, to be passed to `hj.simulate`; or the
-        `hj.mechanics.Multibody`, if there are no contacts.
+    - `system`: the `hj.mechanics.MechanicalSystem`, to be passed to `hj.simulate`; or
+        the `hj.mechanics.Multibody`, if there are no contacts.
     - `model`: the `mujoco.MjModel`, whose `qpos` and `qvel` are `q` and `v`: to look
         things up, and to render.
     - `contacts`: what the contacts are, in their order: those of geoms, then limits.
     """
 
-    system: MechanicalSystem | Multibody
+    system: Any
     kinematics: Kinematics
     model: Any = eqx.field(static=True)
     contacts: tuple[str, ...] = eqx.field(static=True)

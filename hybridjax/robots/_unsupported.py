@@ -55,8 +55,8 @@ def check_supported(model: Any):
             used = np.any(values != 0, axis=tuple(range(1, values.ndim)))
             for i in np.flatnonzero(used):
                 raise ValueError(
-                    f"The model has {what} at {described(model, kind, element(i))}. This "
-                    "is not supported. Take it out of an `MjModel`, or of the file: "
+                    f"The model has {what} at {described(model, kind, element(i))}. "
+                    "This is not supported. Take it out of an `MjModel`, or of the file: "
                     f"field `{field}`."
                 )
     counts = {"actuator_ctrlnum": "controls", "actuator_outnum": "outputs"}

@@ -1,4 +1,11 @@
-"""Small models, as text."""
+"""Small models, as text, and what compiles them."""
+
+import importlib
+from typing import Any
+
+
+# Its names are not known to type checkers.
+mujoco: Any = importlib.import_module("mujoco")
 
 # Joints of all kinds, also several of one body, two trees, weights that are compensated
 # in part; springs and dampers; actuators of all kinds.
@@ -13,7 +20,8 @@ ALL_JOINTS = """
         <joint name="slide" type="slide" axis="1 1 0" stiffness="2" springref=".1"
           ref=".3" damping=".2"/>
         <joint name="hinge" axis="0 1 1" pos=".1 0 .2" armature=".3" stiffness="3"
-          springref=".2" damping=".7" actuatorfrcrange="-2 2" actuatorfrclimited="true"/>
+          springref=".2" damping=".7" actuatorfrcrange="-2 2"
+          actuatorfrclimited="true"/>
         <joint type="ball" pos="0 .1 0"/>
         <geom size=".1 .2" type="capsule" pos=".1 .3 0"/>
         <body pos=".1 0 0">

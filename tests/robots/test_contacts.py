@@ -3,12 +3,11 @@
 import hybridjax as hj
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 import pytest
 
 from ..helpers import error
-from .models import HOPPER, SHAPES
+from .models import HOPPER, mujoco, SHAPES
 
 
 def test_gaps_and_tangents():

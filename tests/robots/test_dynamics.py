@@ -3,11 +3,10 @@
 import hybridjax as hj
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 
 from ..helpers import error
-from .models import ALL_JOINTS
+from .models import ALL_JOINTS, mujoco
 
 
 def random_states(model, n):
@@ -49,7 +48,8 @@ def check_dynamics(model, n=1000):
         mass, bias = system.mass_matrix(q, u), system.bias(q, v, u)
         return mass, bias, system.effort(0.0, q, v, u), rate
 
-    mass, bias, effort, rate = (np.stack(a) for a in zip(*of_mujoco(model, q, v, u)))
+    expected = zip(*of_mujoco(model, q, v, u), strict=True)
+    mass, bias, effort, rate = (np.stack(a) for a in expected)
     got = ours(q, v, u)
     np.testing.assert_allclose(got[0], mass, rtol=0, atol=1e-10)
     np.testing.assert_allclose(got[1], bias, rtol=0, atol=1e-10)

@@ -67,10 +67,10 @@ class Multibody(AbstractSelfStartingSystem):
         of full rank. `None` is the identity. Mass matrix and effort are those of `v`.
         For joints with quaternions: `hj.mechanics.ball_joint`,
         `hj.mechanics.free_joint`.
-    - `bias`: callable `(q, v, args) -> C v`, of shape `(d,)`: the Coriolis terms, if they
-        are known, as those of a robot are by recursion from link to link (its weight
-        may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then not
-        differentiated for them. `None`: they are derived from it.
+    - `bias`: callable `(q, v, args) -> C v`, of shape `(d,)`: the Coriolis terms, if
+        they are known, as those of a robot are by recursion from link to link (its
+        weight may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then
+        not differentiated for them. `None`: they are derived from it.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
     of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`. At the start it must satisfy

@@ -118,7 +118,7 @@ def equalities_of(
         axes, directions = plane[None], np.linalg.svd(plane[None])[2][1:]
     parts = []
     if points:
-        sides = [
+        first, second = (
             attached(
                 kinematics,
                 [pair[side][0] for pair in points],
@@ -126,8 +126,8 @@ def equalities_of(
                 np.zeros(len(points)),
             )
             for side in (0, 1)
-        ]
-        parts.append(Connections(*sides, parameter(directions)))
+        )
+        parts.append(Connections(first, second, parameter(directions)))
     if welds:
         first, second, turned = zip(*welds, strict=True)
         parts.append(Welds(first, second, parameter(np.array(turned)), parameter(axes)))

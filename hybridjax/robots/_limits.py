@@ -34,7 +34,7 @@ def limits_of(model: Any) -> tuple[Limits, list[str]]:
             names.append(f"{name}: {side} limit")
 
     on = not model.opt.disableflags & load_mujoco().mjtDisableBit.mjDSBL_LIMIT
-    for j in np.flatnonzero(model.jnt_limited) if on else []:
+    for j in np.flatnonzero(model.jnt_limited).tolist() if on else []:
         if not is_scalar(model, j):
             raise ValueError(
                 f"The model has a limit of {described(model, 'joint', j)}, a ball "
@@ -42,7 +42,7 @@ def limits_of(model: Any) -> tuple[Limits, list[str]]:
             )
         row, _ = joint_rows(model, j)
         add(row, model.jnt_range[j], model.jnt_margin[j], name_of(model, "joint", j))
-    for i in np.flatnonzero(model.tendon_limited) if on else []:
+    for i in np.flatnonzero(model.tendon_limited).tolist() if on else []:
         row, _ = tendon_rows(model, i)
         name = name_of(model, "tendon", i)
         add(row, model.tendon_range[i], model.tendon_margin[i], name)

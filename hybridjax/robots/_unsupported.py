@@ -56,12 +56,12 @@ def check_supported(model: Any):
             for i in np.flatnonzero(used):
                 raise ValueError(
                     f"The model has {what} at {described(model, kind, element(i))}. "
-                    "This is not supported. Take it out of an `MjModel`, or of the file: "
-                    f"field `{field}`."
+                    "This is not supported. Take it out of an `MjModel`, or of the "
+                    f"file: field `{field}`."
                 )
     counts = {"actuator_ctrlnum": "controls", "actuator_outnum": "outputs"}
     for field, what in counts.items():
-        for i in np.flatnonzero(getattr(model, field) != 1):
+        for i in np.flatnonzero(getattr(model, field) != 1).tolist():
             raise ValueError(
                 f"The model has {described(model, 'actuator', i)}, which has not one "
                 f"but {getattr(model, field)[i]} {what}. This is not supported."

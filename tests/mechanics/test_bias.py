@@ -24,17 +24,20 @@ def _effort(t, q, v, args):
 
 
 def test_given_and_derived():
-    kwargs = dict(tangents=lambda q, args: jnp.array([[0.0, 1.0]]), friction=0.3)
     gap = lambda q, args: 2.0 - q[:1]
+    tangents = lambda q, args: jnp.array([[0.0, 1.0]])
     derived, given = (
-        MechanicalSystem(_mass, _effort, gap, 1, bias=bias, **kwargs)
+        MechanicalSystem(
+            _mass, _effort, gap, 1, tangents=tangents, friction=0.3, bias=bias
+        )
         for bias in (None, _bias)
     )
     x = jnp.array([1.3, 0.4]), jnp.array([-0.7, 1.9])
 
     def all_of_it(x, args):
+        t = jnp.asarray(0.3)
         for mode in jnp.array([[0], [2]]):
-            yield derived.flow(0.3, x, mode, args), given.flow(0.3, x, mode, args)
+            yield derived.flow(t, x, mode, args), given.flow(t, x, mode, args)
 
     @jax.jit
     def values_and_tangents(x, args):

@@ -62,8 +62,8 @@ def from_mjcf(
         planes.
     - `contacts`: `"ground"`: all pairs, by contype and conaffinity, in which one geom
         is at rest, and the pairs that the file lists. `"all"`: also those of moving
-        geoms. Or a sequence: the name of a geom is all its pairs with what is at rest, a pair
-        of names is this pair.
+        geoms. Or a sequence: the name of a geom is all its pairs with what is at rest,
+        a pair of names is this pair.
     - `friction`: of all contacts of geoms, one number or one for each, in the order of
         `robot.contacts`. `None`: that of the file.
     - `kwargs`: any other argument of `hj.mechanics.MechanicalSystem`: `restitution`,

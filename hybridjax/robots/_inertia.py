@@ -6,8 +6,8 @@ with $V = \sum_i S_i v_i$ has the kinetic energy $\tfrac12 \operatorname{tr} V \
 V^\top$. Hence $M_{ij} = \operatorname{tr} S_i \Sigma S_j^\top$, with the sum of the
 moments of all bodies that both of them move (the composite inertia); and with $\dot v =
 0$ a point of a body has the acceleration $(\dot V + V V)\, x$ with $\dot V = \sum_i
-[V_i, S_i]\, v_i$, $V_i$ being that with which the axis of $v_i$ turns: the forces for it
-are those of recursive Newton-Euler, summed from the leaves to the root.
+[V_i, S_i]\, v_i$, $V_i$ being that with which the axis of $v_i$ turns: the forces for
+it are those of recursive Newton-Euler, summed from the leaves to the root.
 
 ??? cite "Reference"
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         mechanics as mechanics,
         models as models,
         plot as plot,
+        robots as robots,
     )
 
 
@@ -87,6 +88,7 @@ __all__ = [
     "Project",
     "Rest",
     "RESULTS",
+    "robots",
     "rollout",
     "saltation_matrix",
     "SampledDataSystem",
@@ -105,7 +107,15 @@ __all__ = [
     "with_cost",
 ]
 # Not everybody needs these: they are loaded when somebody does.
-_LAZY = ("analysis", "control", "estimation", "mechanics", "models", "plot")
+_LAZY = (
+    "analysis",
+    "control",
+    "estimation",
+    "mechanics",
+    "models",
+    "plot",
+    "robots",
+)
 
 make_readable(*(globals()[name] for name in __all__ if name not in _LAZY))
 

@@ -175,6 +175,7 @@ _ROOMS = {
     "hybridjax.control": ("",),
     "hybridjax.estimation": ("",),
     "hybridjax.plot": ("",),
+    "hybridjax.robots": ("",),
 }
 _ENGINE = (
     *("hybridjax._jax", "hybridjax._systems", "hybridjax._steps", "hybridjax._loop"),
@@ -190,6 +191,7 @@ _BELOW = {
     "hybridjax.control": (*_ENGINE, "hybridjax.analysis"),
     "hybridjax.estimation": (*_ENGINE, "hybridjax.analysis"),
     "hybridjax.plot": _ENGINE,
+    "hybridjax.robots": ("hybridjax._jax", "hybridjax._systems", "hybridjax.mechanics"),
 }
 
 

@@ -26,7 +26,15 @@ def _public(module):
     }
 
 
-_LAZY = ("analysis", "control", "estimation", "mechanics", "models", "plot")
+_LAZY = (
+    "analysis",
+    "control",
+    "estimation",
+    "mechanics",
+    "models",
+    "plot",
+    "robots",
+)
 _VALUES = _public(hj)
 for _name in _LAZY:
     _VALUES |= _public(getattr(hj, _name))

@@ -116,7 +116,11 @@ def decoupled(
     own_mass = jnp.all(jnp.where(foreign, change, 0) <= tol * jnp.max(jnp.abs(M)))
 
     # Nor may a limb feel another one, nor the body feel two of them together.
-    effort = lambda x: system.effort(t, x[:d], x[d:], args)
+    def effort(x):
+        q, v = x[:d], x[d:]
+        force = system.effort(t, q, v, args)
+        return force if system.bias is None else force - system.bias(q, v, args)
+
     x = jnp.concatenate([q, v])
     first = jnp.abs(jax.jacfwd(effort)(x))  # (d, 2d)
     second = jnp.abs(jax.jacfwd(jax.jacfwd(effort))(x))  # (d, 2d, 2d)

@@ -99,6 +99,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         of full rank. `None` is the identity. Mass matrix, effort and `tangents` are
         those of `v`. For joints with quaternions: `hj.mechanics.ball_joint`,
         `hj.mechanics.free_joint`.
+    - `bias`: callable `(q, v, args) -> C v`, of shape `(d,)`: the Coriolis terms, if
+        they are known, as those of a robot are by recursion from link to link (its
+        weight may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then
+        not differentiated for them. `None`: they are derived from it.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
     of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`.
@@ -162,6 +166,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     constraints: Callable | None
     formulation: AbstractFormulation
     velocity_to_qdot: Callable | None
+    bias: Callable | None
     n_contacts: int = eqx.field(static=True)
     apex: bool = eqx.field(static=True)
 
@@ -183,6 +188,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         constraints: Callable | None = None,
         formulation: AbstractFormulation | None = None,
         velocity_to_qdot: Callable | None = None,
+        bias: Callable | None = None,
     ):
         if static_friction is None:
             static_friction = friction
@@ -209,6 +215,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.apex = apex
         self.constraints = constraints
         self.velocity_to_qdot = velocity_to_qdot
+        self.bias = bias
         self.formulation = (
             IndexOne(stabilization) if formulation is None else formulation
         )
@@ -371,6 +378,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             self.constraints,
             self.formulation,
             self.velocity_to_qdot,
+            self.bias,
         )
 
 

@@ -39,9 +39,13 @@ def rotate(quaternion: Float[Array, " 4"], vector: Float[Array, " 3"]):
     The vector in the frame of the world, of shape `(3,)`. It does not depend on the
     length of the quaternion.
     """
+    return dot(rotation_matrix(quaternion), vector)
+
+
+def rotation_matrix(quaternion: Float[Array, " 4"]) -> Float[Array, "3 3"]:
+    """What `rotate` multiplies with."""
     squares = jnp.outer(quaternion, quaternion) / jnp.sum(quaternion**2)
-    rotation = dot(_ROTATION, squares.reshape(16)).reshape(3, 3)
-    return dot(rotation, vector)
+    return dot(_ROTATION, squares.reshape(16)).reshape(3, 3)
 
 
 def ball_joint(q: Float[Array, " 4"], v: Float[Array, " 3"]) -> Float[Array, " 4"]:

@@ -67,6 +67,10 @@ class Multibody(AbstractSelfStartingSystem):
         of full rank. `None` is the identity. Mass matrix and effort are those of `v`.
         For joints with quaternions: `hj.mechanics.ball_joint`,
         `hj.mechanics.free_joint`.
+    - `bias`: callable `(q, v, args) -> C v`, of shape `(d,)`: the Coriolis terms, if
+        they are known, as those of a robot are by recursion from link to link (its
+        weight may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then
+        not differentiated for them. `None`: they are derived from it.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
     of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`. At the start it must satisfy
@@ -95,6 +99,7 @@ class Multibody(AbstractSelfStartingSystem):
     constraints: Callable | None = None
     formulation: AbstractFormulation = eqx.field(default_factory=IndexOne)
     velocity_to_qdot: Callable | None = None
+    bias: Callable | None = None
 
     def __call__(self, t, x, args=None):
         q, v = x
@@ -276,6 +281,9 @@ class Multibody(AbstractSelfStartingSystem):
             },
             f"the velocity has {d} entries",
         )
+        if self.bias is not None:
+            bias = lambda: self.bias(q, v, args)  # pyright: ignore
+            check_shapes({"bias": (bias, [(d,)])}, f"the velocity has {d} entries")
         if self.constraints is not None:
             got = jax.eval_shape(self.constraints, t, q, args)
             if getattr(got, "ndim", None) != 1:
@@ -310,7 +318,11 @@ class Multibody(AbstractSelfStartingSystem):
     def solve(self, t, q, v, args, forces: Float[Array, "d k"]):
         """The acceleration and the multipliers, and what each column of `forces` would
         add to them: of shapes `(d, 1 + k)` and `(m, 1 + k)`."""
-        mass, gyroscopic = inertia(self.mass_matrix, q, v, args, self.velocity_to_qdot)
+        rate = self.velocity_to_qdot
+        if self.bias is None:
+            mass, gyroscopic = inertia(self.mass_matrix, q, v, args, rate)
+        else:
+            mass, gyroscopic = self.mass_matrix(q, args), self.bias(q, v, args)
         force, mass = self.effort(t, q, v, args) - gyroscopic, mass.astype(q.dtype)
         forces = jnp.concatenate([force[:, None], forces], axis=1).astype(q.dtype)
         if self.constraints is None:

@@ -1,0 +1,45 @@
+"""Points that are attached to frames, and how velocities move them."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._systems.parameter import parameter
+from ..mechanics._dynamics.dot import dot
+from ._kinematics import Kinematics, Twists
+from ._topology import selection, Topology
+
+
+class Attached(eqx.Module):
+    """Centres of spheres."""
+
+    topology: Topology = eqx.field(static=True)
+    frames: tuple[int, ...] = eqx.field(static=True)
+    places: Float[Array, "points 3"]
+    radii: Float[Array, " points"]
+
+    def at(self, transforms) -> Float[Array, "points 3"]:
+        """Where they are, by transforms of all frames."""
+        pick = selection(self.frames, self.topology.n_frames).astype(transforms.dtype)
+        frames = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
+        turned = jnp.sum(frames[:, :3, :3] * self.places[:, None, :], axis=2)
+        return turned + frames[:, :3, 3]
+
+    def rows(self, twists: Twists, points, directions) -> Float[Array, "points v"]:
+        """By how much velocities move points (from the roots) along directions, as
+        parts of the bodies to which these are attached."""
+        moved = self.topology.moves[list(self.frames)].astype(points.dtype)
+        moments = jnp.cross(points, directions)
+        return moved * (
+            dot(moments, twists.turning.T) + dot(directions, twists.moving.T)
+        )
+
+
+def attached(kinematics: Kinematics, frames, places, radii) -> Attached:
+    return Attached(
+        kinematics.topology,
+        tuple(int(frame) for frame in frames),
+        parameter(np.reshape(places, (-1, 3))),
+        parameter(np.asarray(radii, float)),
+    )

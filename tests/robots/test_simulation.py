@@ -1,0 +1,65 @@
+"""Robots that are simulated: what comes out is what is known."""
+
+import diffrax
+import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hybridjax.mechanics import ContactMode
+
+from ..helpers import both_jacobians, error
+from .models import HOPPER
+
+
+def _push(t, q, v, args):
+    return args[:1] + args[1] * jnp.sin(9 * t)[None]
+
+
+@pytest.mark.thorough  # The page on robots does this with a smaller one.
+def test_hopper():
+    # It lands, slides, sticks, and rises; the derivatives are those of differences.
+    robot = hj.robots.from_mjcf(HOPPER, contacts=["foot"], control=_push)
+    x0 = robot.keyframe("low")
+
+    def final(u):
+        sol = hj.simulate(
+            robot.system,
+            *(0.0, 0.8, x0),
+            args=u,
+            stepsize_controller=diffrax.PIDController(rtol=1e-9, atol=1e-9),
+            max_steps=512,
+            max_events=16,
+            throw=False,
+        )
+        return jnp.concatenate(sol.x1), (
+            sol.result == hj.RESULTS.successful,
+            sol.events.mode_after[:, 0],
+        )
+
+    u, h = np.array([0.3, 2.0]), 1e-5
+    run = both_jacobians(final)
+    _, forward, reverse, (ok, modes) = run(u)
+    assert ok
+    assert {ContactMode.STICKING, ContactMode.FORWARD} <= set(
+        np.asarray(modes).tolist()
+    )
+    value = lambda u: final(u)[0]
+    value = jax.jit(value, compiler_options=hj.compiler_options("fast_to_compile"))
+    differences = [(value(u + h * e) - value(u - h * e)) / (2 * h) for e in np.eye(2)]
+    assert error(forward, np.stack(differences, axis=1)) < 1e-5
+    assert error(reverse, forward) < 1e-9
+
+
+def test_urdf():
+    text = """<robot name="pendulum">
+      <link name="base"/>
+      <link name="rod"><inertial><origin xyz="0 0 -.5"/><mass value="2"/>
+        <inertia ixx=".2" iyy=".3" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+      <joint name="pivot" type="continuous"><parent link="base"/><child link="rod"/>
+        <axis xyz="0 1 0"/></joint></robot>"""
+    robot = hj.robots.from_mjcf(text)
+    assert robot.contacts == () and isinstance(robot.system, hj.mechanics.Multibody)
+    _, acceleration = robot.system(0.0, (jnp.array([0.3]), jnp.array([1.0])))
+    exact = -2 * 9.81 * 0.5 * np.sin(0.3) / (0.3 + 2 * 0.25)
+    np.testing.assert_allclose(acceleration, [exact], atol=1e-12)

@@ -35,13 +35,14 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     with $J_n = \mathrm D a$ (and $v$ in place of $\dot q$, where `velocity_to_qdot`
     says $\dot q = N(q) v$; then $J_n = \mathrm D a\, N$). Each contact is free, sticks,
-    or slides one way or the other: see `hj.mechanics.ContactMode`. The system is planar
-    in the sense that a contact has one tangential direction.
+    or slides: see `hj.mechanics.ContactMode`. Contacts have one tangential direction,
+    as in a plane, or two, as in space, with a cone of friction and a slip that turns.
 
     - *Closed* contacts have $J_n \ddot q + \dot J_n \dot q = \ddot s$; sticking ones
         also $J_t \ddot q + \dot J_t \dot q = 0$, while sliding ones have the friction
         $\lambda_t = \mp \mu_k \lambda_n$. Accelerations and forces come from one linear
-        system, of one size in all modes.
+        system, of one size in all modes. In space, $\lambda_t = -\mu_k \lambda_n s /
+        |s|$ with the slip $s = J_t \dot q$.
     - *Touchdown*, where a gap closes: an impulse reverses the normal velocity of that
         contact, $\dot a_j^+ = -e \dot a_j^-$ (relative to the surface), and keeps the
         other closed contacts closed, without pulling at any: one that it would have to
@@ -69,7 +70,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     - `gap`: callable `(q, args) -> a`, of shape `(n_contacts,)`.
     - `n_contacts`: number of contacts.
     - `tangents`: callable `(q, args) -> J_t`, of shape `(n_contacts, d)`: times $\dot
-        q$ it is the tangential velocity of each contact. `None` means no friction.
+        q$ it is the tangential velocity of each contact. Or of shape `(n_contacts, 2,
+        d)`, for two directions that are normal to each other; if one row is longer than
+        the other, the friction cone is elliptic, wider along it by as much. `None`
+        means no friction. There is no torsional and no rolling friction.
     - `friction`: $\mu_k \ge 0$, one number or one for each contact.
     - `static_friction`: $\mu_s \ge \mu_k$, likewise. `None` means the same as
         `friction`. With `jnp.inf` a contact that sticks never slips.
@@ -118,7 +122,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     (the acceleration of the gap) or of `RISING` (its velocity). With friction, guards
     `n + j` and `2n + j` are those of its tangential direction: the two sides of the
     friction cone, and the tangential velocity forward and backward; and guard `3n + j`
-    is about to make the contact forces of a sliding contact ambiguous.
+    is about to make the contact forces of a sliding contact ambiguous. In space guard
+    `n + j` is the friction cone, or the end of sliding, and guard `2n + j` the end of
+    `SLIPPING`.
 
     **Raises:**
 
@@ -138,6 +144,14 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         is 4.4e-5. From a speed $v_1$ it takes
         about $\log(v_1 / v) / \log(1 / e)$ impacts: if $e$ is near 1, raise
         `max_events`, or `rest_speed`.
+
+    !!! note "The end of a slide in space"
+
+        A slip of two components is stopped when its speed is so small that what is left
+        of the slide is $10^{-4}$ of the absolute tolerance (or some rounding errors).
+        The event is early by the time that this takes, a few microseconds by default;
+        states and their derivatives are right up to the square of the speed: see
+        docs/concepts/friction.md.
 
     !!! warning
 
@@ -280,7 +294,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         return transition(in_dtype(self, x[0].dtype), t, x, mode, event, args)
 
     def contact_forces(self, t, x, mode, args=None) -> tuple[Array, Array]:
-        r"""The contact forces: normal and tangential, each of shape `(n_contacts,)`.
+        r"""The contact forces: normal and tangential, each of shape `(n_contacts,)`; in
+        space the tangential ones have the shape `(n_contacts, 2)`.
 
         In units of force, and differentiable. $\lambda_n \ge 0$ pushes the gap open,
         $\lambda_t$ is along the tangent; both are zero where a contact is free. (The

@@ -7,13 +7,10 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy.stats import chi2
 
 from . import ball
 
-
-pytestmark = pytest.mark.thorough
 
 TRIALS, STEPS, DT = 500, 100, 0.05
 GRAVITY, RESTITUTION = 9.8, 0.7

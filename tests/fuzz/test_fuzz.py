@@ -14,7 +14,9 @@ _LONG = {"bars", "points", "rods", "belt", "converter"}
 # Of the others, this one has events one by one and in one instant, and outcomes that
 # depend on their order.
 _each = [
-    name if name == "affine" else pytest.param(name, marks=pytest.mark.thorough)
+    name
+    if name in ("affine", "balls")
+    else pytest.param(name, marks=pytest.mark.thorough)
     for name in sorted(set(FAMILIES) - _LONG)
 ]
 _LANES = 6  # of each kind: scales, offsets, ties

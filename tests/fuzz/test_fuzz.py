@@ -11,12 +11,11 @@ from .settings import DEFAULT
 # Compilation is what takes the time. Of rigid bodies and contacts it takes longest, and
 # of what slides and of clocks, after these: they are left to `python -m tests.fuzz`.
 _LONG = {"bars", "points", "rods", "belt", "converter"}
-# Of the others, this one has events one by one and in one instant, and outcomes that
-# depend on their order.
+# Of the others, the first has events one by one and in one instant, and outcomes that
+# depend on their order; in the second they accumulate.
+_SHORT = {"affine", "balls"}
 _each = [
-    name
-    if name in ("affine", "balls")
-    else pytest.param(name, marks=pytest.mark.thorough)
+    name if name in _SHORT else pytest.param(name, marks=pytest.mark.thorough)
     for name in sorted(set(FAMILIES) - _LONG)
 ]
 _LANES = 6  # of each kind: scales, offsets, ties

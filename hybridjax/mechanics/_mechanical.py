@@ -69,6 +69,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         shape `(d,)`.
     - `gap`: callable `(q, args) -> a`, of shape `(n_contacts,)`.
     - `n_contacts`: number of contacts.
+    - `normals`: callable `(q, args) -> J_n`, of shape `(n_contacts, d)`: times $\dot q$
+        it is the velocity of each gap. If it is known, as that of a robot is, the gaps
+        need not be differentiated, by a reverse pass for each contact. `None`: they
+        are.
     - `tangents`: callable `(q, args) -> J_t`, of shape `(n_contacts, d)`: times $\dot
         q$ it is the tangential velocity of each contact. Or of shape `(n_contacts, 2,
         d)`, for two directions that are normal to each other; if one row is longer than
@@ -100,9 +104,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         `hj.mechanics.Penalty`: what enforces them. `None` is the first, with
         `stabilization`.
     - `velocity_to_qdot`: callable `(q, v) -> dq/dt`, linear in `v`: $N(q) v$, with $N$
-        of full rank. `None` is the identity. Mass matrix, effort and `tangents` are
-        those of `v`. For joints with quaternions: `hj.mechanics.ball_joint`,
-        `hj.mechanics.free_joint`.
+        of full rank. `None` is the identity. Mass matrix, effort, `normals` and
+        `tangents` are those of `v`. For joints with quaternions:
+        `hj.mechanics.ball_joint`, `hj.mechanics.free_joint`.
     - `bias`: callable `(q, v, args) -> C v`, of shape `(d,)`: the Coriolis terms, if
         they are known, as those of a robot are by recursion from link to link (its
         weight may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then
@@ -170,6 +174,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     mass_matrix: Callable
     effort: Callable
     gap: Callable
+    normals: Callable | None
     tangents: Callable | None
     restitution: Callable
     surface: Callable | None
@@ -191,6 +196,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         gap: Callable,
         n_contacts: int,
         *,
+        normals: Callable | None = None,
         tangents: Callable | None = None,
         friction: ArrayLike = 0.0,
         static_friction: ArrayLike | None = None,
@@ -209,6 +215,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.mass_matrix = mass_matrix
         self.effort = effort
         self.gap = gap
+        self.normals = normals
         self.tangents = tangents
         if not callable(restitution):
             restitution = _Constant(per_contact("restitution", restitution, n_contacts))
@@ -372,6 +379,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             "gap": (lambda: self.gap(q, args), [(n,)]),
             "restitution": (lambda: self.restitution(q, v, args), [(n,), ()]),
         }
+        if self.normals is not None:
+            normals = lambda: self.normals(q, args)  # pyright: ignore
+            checks["normals"] = (normals, [(n, d)])
         if self.tangents is not None:
             tangents = lambda: self.tangents(q, args)  # pyright: ignore
             checks["tangents"] = (tangents, [(n, d), (n, 2, d)])

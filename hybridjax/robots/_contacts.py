@@ -22,7 +22,7 @@ from ._tangent_frames import TangentFrames
 
 
 class Contacts(eqx.Module):
-    """Gaps and tangents: those of geoms first, then those of limits."""
+    """Gaps, normals and tangents: those of geoms first, then those of limits."""
 
     kinematics: Kinematics
     parts: tuple
@@ -37,19 +37,31 @@ class Contacts(eqx.Module):
         gaps = [part.gap(transforms) for part in self.parts]
         return jnp.concatenate([*gaps, self.limits.gap(q)])
 
+    def normals(self, q, args):
+        del args
+        if not self.parts:
+            return self.limits.of_v
+        motion = self._motion(q)
+        return jnp.concatenate(
+            [*[part.normals(*motion) for part in self.parts], self.limits.of_v]
+        )
+
     def tangents(self, q, args):
         del args
-        transforms = self.kinematics.transforms(q)
-        from_roots = self.kinematics.from_roots(transforms)
-        twists = self.kinematics.twists(from_roots)
+        motion = self._motion(q)
         rows = [
-            jnp.stack(part.tangents(transforms, from_roots, twists, self.frame), axis=1)
-            for part in self.parts
+            jnp.stack(part.tangents(*motion, self.frame), axis=1) for part in self.parts
         ]
         n_directions = 2 if self.frame.plane is None else 1
-        none = (self.limits.offset.shape[0], n_directions, twists.turning.shape[0])
-        rows = jnp.concatenate([*rows, jnp.zeros(none, q.dtype)])
+        n_limits, n_v = self.limits.of_v.shape
+        none = jnp.zeros((n_limits, n_directions, n_v), q.dtype)
+        rows = jnp.concatenate([*rows, none])
         return rows if self.frame.plane is None else rows[:, 0]
+
+    def _motion(self, q):
+        transforms = self.kinematics.transforms(q)
+        from_roots = self.kinematics.from_roots(transforms)
+        return transforms, from_roots, self.kinematics.twists(from_roots)
 
 
 def contacts_of(

@@ -99,6 +99,7 @@ def from_mjcf(
         Forces(actuators_of(model), passive_of(model), control),
         touching.gap,
         len(names),
+        normals=touching.normals,
         tangents=touching.tangents if (mu > 0).any() else None,
         friction=mu,
         constraints=equalities_of(model, kinematics, plane),

@@ -15,19 +15,23 @@ class Planes(eqx.Module):
     """Each sphere above a plane of its own."""
 
     points: Attached
-    normals: Float[Array, "points 3"]
+    upward: Float[Array, "points 3"]  # their normals
     offsets: Float[Array, " points"]  # of the planes and, in it, their margins
 
     def gap(self, transforms):
-        heights = jnp.sum(self.points.at(transforms) * self.normals, axis=1)
+        heights = jnp.sum(self.points.at(transforms) * self.upward, axis=1)
         return heights - self.offsets - self.points.radii
+
+    def normals(self, transforms, from_roots, twists):
+        del transforms
+        return self.points.rows(twists, self.points.at(from_roots), self.upward)
 
     def tangents(self, transforms, from_roots, twists, frame):
         del transforms
-        below = self.points.at(from_roots) - self.points.radii[:, None] * self.normals
+        below = self.points.at(from_roots) - self.points.radii[:, None] * self.upward
         return [
             self.points.rows(twists, below, direction)
-            for direction in frame.directions(self.normals)
+            for direction in frame.directions(self.upward)
         ]
 
 
@@ -41,10 +45,14 @@ class Heights(eqx.Module):
     plane: tuple[float, ...] | None = eqx.field(static=True)
 
     def gap(self, transforms):
-        places = self.points.at(transforms)
-        height, normals = self._normals(places)
-        above = (places[:, 2] - height) * normals[:, 2]
+        above = self._above(self.points.at(transforms))
         return above - self.points.radii - self.margins
+
+    def normals(self, transforms, from_roots, twists):
+        # Where the ground is curved, the gap does not grow along its normal.
+        above, pull = jax.vjp(self._above, self.points.at(transforms))
+        (upward,) = pull(jnp.ones_like(above))
+        return self.points.rows(twists, self.points.at(from_roots), upward)
 
     def tangents(self, transforms, from_roots, twists, frame):
         _, normals = self._normals(self.points.at(transforms))
@@ -53,6 +61,10 @@ class Heights(eqx.Module):
             self.points.rows(twists, below, direction)
             for direction in frame.directions(normals)
         ]
+
+    def _above(self, places):
+        height, normals = self._normals(places)
+        return (places[:, 2] - height) * normals[:, 2]
 
     def _normals(self, places):
         height = lambda x, y: jnp.asarray(self.height(x, y), places.dtype)

@@ -17,6 +17,7 @@ class Limits(eqx.Module):
     """Gaps that are affine in the configuration."""
 
     of_q: Float[Array, "limits q"]
+    of_v: Float[Array, "limits v"]
     offset: Float[Array, " limits"]
 
     def gap(self, q):
@@ -25,11 +26,12 @@ class Limits(eqx.Module):
 
 def limits_of(model: Any) -> tuple[Limits, list[str]]:
     """The limits, lower and upper one of each, and their names."""
-    rows, offsets, names = [], [], []
+    of_q, of_v, offsets, names = [], [], [], []
 
-    def add(row, between, margin, name):
+    def add(rows, between, margin, name):
         for sign, bound, side in (1, between[0], "lower"), (-1, between[1], "upper"):
-            rows.append(sign * row)
+            of_q.append(sign * rows[0])
+            of_v.append(sign * rows[1])
             offsets.append(-sign * bound - margin)
             names.append(f"{name}: {side} limit")
 
@@ -40,11 +42,14 @@ def limits_of(model: Any) -> tuple[Limits, list[str]]:
                 f"The model has a limit of {described(model, 'joint', j)}, a ball "
                 "joint. Only limits of hinges, slides and tendons are supported."
             )
-        row, _ = joint_rows(model, j)
-        add(row, model.jnt_range[j], model.jnt_margin[j], name_of(model, "joint", j))
+        rows, name = joint_rows(model, j), name_of(model, "joint", j)
+        add(rows, model.jnt_range[j], model.jnt_margin[j], name)
     for i in np.flatnonzero(model.tendon_limited).tolist() if on else []:
-        row, _ = tendon_rows(model, i)
-        name = name_of(model, "tendon", i)
-        add(row, model.tendon_range[i], model.tendon_margin[i], name)
-    offset = parameter(np.asarray(offsets, float))
-    return Limits(parameter(stacked(rows, model.nq)), offset), names
+        rows, name = tendon_rows(model, i), name_of(model, "tendon", i)
+        add(rows, model.tendon_range[i], model.tendon_margin[i], name)
+    limits = Limits(
+        parameter(stacked(of_q, model.nq)),
+        parameter(stacked(of_v, model.nv)),
+        parameter(np.asarray(offsets, float)),
+    )
+    return limits, names

@@ -18,15 +18,23 @@ class Spheres(eqx.Module):
         _, distance = self._between(transforms)
         return distance - self.first.radii - self.second.radii - self.margins
 
+    def normals(self, transforms, from_roots, twists):
+        normals, _ = self._between(transforms)
+        first, second = self.first.at(from_roots), self.second.at(from_roots)
+        return self._rows(twists, first, second, normals)
+
     def tangents(self, transforms, from_roots, twists, frame):
         normals, _ = self._between(transforms)
         first = self.first.at(from_roots) + self.first.radii[:, None] * normals
         second = self.second.at(from_roots) - self.second.radii[:, None] * normals
         return [
-            self.second.rows(twists, second, direction)
-            - self.first.rows(twists, first, direction)
+            self._rows(twists, first, second, direction)
             for direction in frame.directions(normals)
         ]
+
+    def _rows(self, twists, first, second, direction):
+        away = self.second.rows(twists, second, direction)
+        return away - self.first.rows(twists, first, direction)
 
     def _between(self, transforms):
         apart = self.second.at(transforms) - self.first.at(transforms)

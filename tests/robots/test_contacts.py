@@ -37,9 +37,10 @@ def test_gaps_and_tangents():
         qdot = system.velocity_to_qdot(q, v)
         gap = lambda q: system.gap(q, None)
         gaps, rates = jax.jvp(gap, (q,), (qdot,))
-        return gaps, rates, system.tangents(q, None) @ v
+        return gaps, rates, system.normals(q, None) @ v, system.tangents(q, None) @ v
 
-    gaps, rates, slips = kinematics(q, v)
+    gaps, rates, by_normals, slips = kinematics(q, v)
+    np.testing.assert_allclose(by_normals, rates, atol=1e-12)
 
     def velocity(body, point):
         jacobian = np.zeros((3, model.nv))
@@ -135,6 +136,12 @@ def test_height_function():
     moved = tangent @ [below[1] - 0.3, -below[0]]
     np.testing.assert_allclose(rows, [*tangent, moved, tangent[1]], atol=1e-12)
     assert system.friction.tolist() == [0.4, 0, 0]
+
+    hills = lambda x, y: 0.1 * jnp.sin(3 * x + 1)
+    system = hj.robots.from_mjcf(HOPPER, ground=hills, contacts=["foot"]).system
+    by_gap = jax.jit(jax.jacfwd(lambda q: system.gap(q, None)))(q)
+    np.testing.assert_allclose(system.normals(q, None), by_gap, atol=1e-12)
+    assert abs(by_gap[0, 0]) > 0.1
 
 
 def test_which_pairs():

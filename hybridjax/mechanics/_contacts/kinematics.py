@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from ..._jax.tracing import stop_gradient
 from ..._systems.parameter import in_dtype
 from ..._systems.rest import RestSpeed, ROUNDING
-from .._dynamics.coordinates import pull_back, qdot
+from .._dynamics.coordinates import pull_back, qdot, spans
 from .._dynamics.dot import dot
 from .tangential import in_space, norm, rows_of
 
@@ -35,18 +35,17 @@ class Point(eqx.Module):
 def point(system, t, q, v, args) -> Point:
     """What the contacts look like in a state, whatever their mode."""
 
-    def rows(q):
-        a, pull = jax.vjp(lambda q: system.gap(q, args), q)
-        (by_q,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
-        pull_row = lambda row: pull_back(system.velocity_to_qdot, q, v, row)
-        normals = jax.vmap(pull_row)(by_q)
-        if system.tangents is None:
-            return normals, (a, by_q)
-        tangents = rows_of(system.tangents(q, args))
-        return jnp.concatenate([normals, tangents]), (a, by_q)
+    rate_of = system.velocity_to_qdot
 
-    dq = qdot(system.velocity_to_qdot, q, v)
-    jacobian, turning, (a, by_q) = jax.jvp(rows, (q,), (dq,), has_aux=True)
+    def rows(q):
+        a, normals = gaps(system, q, v, args)
+        if system.tangents is None:
+            return normals, a
+        tangents = rows_of(system.tangents(q, args))
+        return jnp.concatenate([normals, tangents]), a
+
+    dq = qdot(rate_of, q, v)
+    jacobian, turning, a = jax.jvp(rows, (q,), (dq,), has_aux=True)
     rate, bias = dot(jacobian, v), dot(turning, v)
     if system.surface is not None:
         n, one = system.n_contacts, jnp.ones_like(t)
@@ -58,6 +57,8 @@ def point(system, t, q, v, args) -> Point:
     solved, multipliers = system.body.solve(t, q, v, args, jacobian.T)
     unconstrained, response = solved[:, 0], solved[:, 1:]
     spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))
+    lengths = spans(rate_of, *stop_gradient((q, v)))
+    heights = dot(jnp.abs(jacobian[: system.n_contacts]), lengths)
     point = Point(
         gap=a,
         velocity=rate,
@@ -67,11 +68,21 @@ def point(system, t, q, v, args) -> Point:
         response=response,
         W=dot(jacobian, response),
         c=dot(jacobian, unconstrained) + bias,
-        length=jnp.max(jnp.abs(a)) + jnp.max(dot(jnp.abs(by_q), jnp.abs(q))),
+        length=jnp.max(jnp.abs(a)) + jnp.max(heights),
         speed=jnp.max(jnp.abs(rate)) + spread(v),
         size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
     )
     return in_dtype(point, q.dtype)
+
+
+def gaps(system, q, v, args) -> tuple[Float[Array, " n"], Float[Array, "n d"]]:
+    """And how velocities change them."""
+    if system.normals is not None:
+        return system.gap(q, args), system.normals(q, args)
+    a, pull = jax.vjp(lambda q: system.gap(q, args), q)
+    (by_q,) = jax.vmap(pull)(np.eye(a.shape[0], dtype=a.dtype))
+    pull_row = lambda row: pull_back(system.velocity_to_qdot, q, v, row)
+    return a, jax.vmap(pull_row)(by_q)
 
 
 def still(system, p: Point):

@@ -1,10 +1,13 @@
 """The contact modes at the start: found, or checked."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._jax.deferred import deferred
+from .._dynamics.coordinates import qdot
+from .._dynamics.dot import dot
 from .complementarity import Active, force_size, friction_limit, ill_posed
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of, is_closed
@@ -34,6 +37,8 @@ FAULTS = (
     "Argument `mode0` has a mode of sliding for contact {0} that it does not have: "
     "with two tangential directions these are `SLIDING` and `SLIPPING`, with one those "
     "with `FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
+    "Argument `normals` is not the derivative of `gap`: times a velocity it is not the "
+    "rate of gap {0}. Its rows are with respect to `v`. Correct it, or leave it out.",
 )
 
 
@@ -97,8 +102,21 @@ def _start_contacts(system, t, x, mode, args):
             rubs & active.stick & (norm(tangential, n) > cone),
             of_plane if spatial else of_space,
         ]
+    faults = [*faults, _other_normals(system, q, v, args, tol)]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
     q = q + jnp.where(sound, closing(system, q, p, active), 0)
     v = v + jnp.where(sound, stopping(system, p, active), 0)
     return (q, v), mode, first
+
+
+def _other_normals(system, q, v, args, tol):
+    """Which gaps have another rate than `normals` says?"""
+    if system.normals is None:
+        return jnp.zeros((system.n_contacts,), bool)
+    velocity = jnp.cos(jnp.arange(v.shape[0], dtype=q.dtype))
+    dq = qdot(system.velocity_to_qdot, q, velocity)
+    _, rate = jax.jvp(lambda q: system.gap(q, args), (q,), (dq,))
+    normals = system.normals(q, args)
+    size = dot(jnp.abs(normals), jnp.abs(velocity)) + jnp.abs(rate)
+    return jnp.abs(dot(normals, velocity) - rate) > tol * size

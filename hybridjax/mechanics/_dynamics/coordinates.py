@@ -24,7 +24,20 @@ def pull_back(rate: Callable | None, q, v, row) -> Float[Array, " nv"]:
     return jax.linear_transpose(lambda v: qdot(rate, q, v), v)(row)[0]
 
 
+def spans(rate: Callable | None, q, v) -> Float[Array, " nv"]:
+    """How far, for each entry of `v`, the configuration is from zero along it: 1 or so
+    for the rotation of a quaternion."""
+    if rate is None:
+        return jnp.abs(q)
+    N = jnp.abs(matrix_of(rate, q, v))
+    return dot(N.T, jnp.abs(q)) / jnp.sum(N**2, axis=0)
+
+
+def matrix_of(rate: Callable, q, v) -> Float[Array, "nq nv"]:
+    return jax.jacfwd(lambda v: qdot(rate, q, v))(v)
+
+
 def as_momentum(rate: Callable, q, v, momentum) -> Float[Array, " nq"]:
     """The least `p` of which `momentum` is `p @ N`."""
-    N = jax.jacfwd(lambda v: qdot(rate, q, v))(v)
+    N = matrix_of(rate, q, v)
     return dot(N, jnp.linalg.solve(dot(N.T, N), momentum.astype(N.dtype)))

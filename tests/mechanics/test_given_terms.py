@@ -1,4 +1,4 @@
-"""Coriolis terms that are given, and not derived from the mass matrix."""
+"""Coriolis terms and normals that are given, and not derived."""
 
 import hybridjax as hj
 import jax
@@ -23,14 +23,25 @@ def _effort(t, q, v, args):
     return jnp.stack([args, t + 0 * q[0]])
 
 
+def _gap(q, args):
+    return jnp.stack([4.0 - q[0] ** 2])
+
+
+def _normals(q, args):
+    return jnp.stack([jnp.stack([-2 * q[0], 0 * q[1]])])
+
+
 def test_given_and_derived():
-    gap = lambda q, args: 2.0 - q[:1]
     tangents = lambda q, args: jnp.array([[0.0, 1.0]])
     derived, given = (
         MechanicalSystem(
-            _mass, _effort, gap, 1, tangents=tangents, friction=0.3, bias=bias
+            *(_mass, _effort, _gap, 1),
+            tangents=tangents,
+            friction=0.3,
+            bias=bias,
+            normals=normals,
         )
-        for bias in (None, _bias)
+        for bias, normals in ((None, None), (_bias, _normals))
     )
     x = jnp.array([1.3, 0.4]), jnp.array([-0.7, 1.9])
 
@@ -60,6 +71,21 @@ def test_what_limbs_feel():
     ):
         balls = MechanicalSystem(ones, nothing, lambda q, args: q, 2, bias=bias)
         assert bool(decoupled(balls, jnp.zeros(2), v=jnp.ones(2))) == apart
+
+
+def test_wrong_normals():
+    x = jnp.array([1.3, 0.4]), jnp.array([-0.7, 1.9])
+    make = lambda normals: MechanicalSystem(_mass, _effort, _gap, 1, normals=normals)
+    run = lambda system, x, throw: hj.simulate(
+        system, 0.0, 1.0, x, args=0.2, throw=throw, max_steps=64
+    )
+    wrong = make(lambda q, args: -_normals(q, args))
+    with pytest.raises(ValueError, match="`normals` is not the derivative .* gap 0"):
+        run(wrong, x, True)
+    sol = jax.jit(lambda x: run(wrong, x, False))(x)
+    assert sol.result == hj.RESULTS.nonfinite_state
+    with pytest.raises(ValueError, match="`normals` must return an array of shape"):
+        run(make(lambda q, args: q), x, True)
 
 
 def test_wrong_shape():

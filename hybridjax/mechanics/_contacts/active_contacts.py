@@ -70,7 +70,8 @@ def find_active(
         rows = jnp.concatenate([first.closed, sticks])
         trusted = converged & are_redundant(W, rows)
     members = guess.closed
-    limit = 8 * n + 8 if not in_space(c.shape[0], n) else 2 * n + 4
+    many = jnp.sum(members.astype(jnp.int32))
+    limit = 8 * many + 8 if not in_space(c.shape[0], n) else 2 * many + 4
 
     def faults(active: Active, i):
         attempt = i % limit

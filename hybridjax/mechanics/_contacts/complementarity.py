@@ -39,7 +39,8 @@ def contact_forces(
 
 
 def contact_equations(W, c, active: Active, friction):
-    """Their matrix and right-hand side, and the weights of `least_solve`.
+    """Their matrix and right-hand side, and the weights of `least_solve`; and which
+    rows say more than that a force is zero.
 
     One linear system of one size, whatever is active: the rows of other contacts say
     that their forces are zero, and those of sliding ones that they are friction.
@@ -57,7 +58,8 @@ def contact_equations(W, c, active: Active, friction):
         of_normal[np.arange(size), np.arange(size) % n] = 1
         others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
-    return matrix, jnp.where(rows, -c, 0), jnp.where(rows, jnp.diagonal(W), 0)
+    weights = jnp.where(rows, jnp.diagonal(W), 0)
+    return matrix, jnp.where(rows, -c, 0), weights, of_contacts(active.closed, size)
 
 
 def are_redundant(W, rows) -> Bool[Array, ""]:

@@ -54,8 +54,7 @@ def _solved(W, c, friction, u, closed, stick, free, stay):
         i, u, kappa, _ = carry
         kappa = jnp.where(i < _PROJECTIONS, 0, kappa)
         active = Active(closed, stick | (stay & (i == 0)), u)
-        matrix, b, weights = _equations(W, c, friction, active, kappa)
-        forces = least_solve(matrix, b, weights)
+        forces = least_solve(*_equations(W, c, friction, active, kappa))
         z = _towards(W, c, forces)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         kappa = _stiffness(forces, z, friction, free)
@@ -82,12 +81,12 @@ def _solved_jvp(primals, tangents):
     kappa = _stiffness(forces, z, friction, free)
 
     def residual(W, c, friction):
-        matrix, b, weights = _equations(W, c, friction, active, kappa)
-        return dot(matrix, forces) - b, (matrix, weights)
+        matrix, b, *others = _equations(W, c, friction, active, kappa)
+        return dot(matrix, forces) - b, (matrix, *others)
 
     of_parameters = (W, c, friction), (d_W, d_c, d_friction)
-    _, d_residual, (matrix, weights) = jax.jvp(residual, *of_parameters, has_aux=True)
-    d_forces = least_solve(matrix, -d_residual, weights)
+    _, d_residual, (matrix, *others) = jax.jvp(residual, *of_parameters, has_aux=True)
+    d_forces = least_solve(matrix, -d_residual, *others)
     _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
     tau, length = across(u, n), norm(z, n)
     turn = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
@@ -118,7 +117,7 @@ def _stiffness(forces, z, friction, free):
 def _equations(W, c, friction, active: Active, kappa):
     """Those of the contact forces, with the terms of Newton's method."""
     n = friction.shape[0]
-    matrix, b, weights = contact_equations(W, c, active, friction)
+    matrix, b, *others = contact_equations(W, c, active, friction)
     tau, own = across(active.direction, n), _own(W, n)
     slopes = W[n:] / own[:, None] - np.eye(3 * n, dtype=c.dtype)[n:]
     slope = tau[:n, None] * slopes[:n] + tau[n:, None] * slopes[n:]
@@ -127,7 +126,7 @@ def _equations(W, c, friction, active: Active, kappa):
     known = share * of_contacts(along(tau, c[n:] / own, n), 2 * n)
     none = jnp.zeros_like(c[:n])
     matrix = matrix + jnp.concatenate([jnp.zeros_like(matrix[:n]), rows])
-    return matrix, b - jnp.concatenate([none, known]), weights
+    return matrix, b - jnp.concatenate([none, known]), *others
 
 
 _PROJECTIONS, _STEPS = 8, 24

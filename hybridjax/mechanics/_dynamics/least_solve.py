@@ -7,18 +7,19 @@ from .dot import dot
 from .elimination import inverse
 
 
-def least_solve(matrix, b, weights):
+def least_solve(matrix, b, weights, active=None):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
     singular. It is made regular by a small part of the `weights` on its diagonal, and
     the difference is made up by refinement: what is determined converges to all digits,
-    and what is not stays near zero.
+    and what is not stays near zero. All rows but those that are `active` must be rows
+    of the identity.
     """
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small * weights[:, None] * identity)
-    return _refined(matrix, lax.stop_gradient(inverse(regular)), b)
+    return _refined(matrix, lax.stop_gradient(inverse(regular, active)), b)
 
 
 @jax.custom_jvp

@@ -108,7 +108,7 @@ def test_signature_as_text():
     shown = pydoc.plain(pydoc.render_doc(hj.mechanics.MechanicalSystem))
     shown = shown.replace("\n |  ", "\n")
     for line in (
-        "\n    *,\n    tangents: Callable | None = None,\n",
+        "\n    *,\n    normals: Callable | None = None,\n",
         "\n    static_friction: ArrayLike | None = None,\n",
         "\n    restitution: ArrayLike | Callable = 0.0,\n",
     ):

@@ -145,6 +145,7 @@ def test_errors():
         hj.rollout(lambda q: short(q).x1, _HEIGHTS)
 
 
+@pytest.mark.thorough
 def test_two_processes():
     # Two hosts of a cluster, on one machine.
     with socket.socket() as s:

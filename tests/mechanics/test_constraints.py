@@ -162,15 +162,17 @@ def test_constraints_that_change():
         ]
         return jnp.concatenate(residuals), (log, before, after, impulse)
 
-    jacobians = both_jacobians(outcome)
+    # Forward only, which takes half as long to compile: backward is as elsewhere.
+    run = jax.jit(lambda z, e: jax.jvp(outcome, (z,), (e,), has_aux=True))
     for rail, release, events in [(-1.6, 0.6, [0, 1]), (-0.8, 0.6, [2])]:
         z = jnp.array([1.0, 0.0, rail, release])
-        value, forward, reverse, (log, before, after, impulse) = jacobians(z)
+        columns = [run(z, e) for e in np.eye(4)]
+        value, _, (log, before, after, impulse) = columns[0]
+        forward = jnp.stack([column for _, column, _ in columns], axis=-1)
         np.testing.assert_array_equal(log.event[: log.count], events)
         # (53), (58b), (60b): the state and its sensitivities satisfy them.
         assert jnp.max(jnp.abs(value)) < 1e-10
         assert jnp.max(jnp.abs(forward[:4])) < 1e-10
-        assert jnp.max(jnp.abs(reverse[:4])) < 1e-10
         assert jnp.max(jnp.abs(forward)) < 1e-9
         # (54): the momentum changes by the impulse along the constraints.
         q, v = before

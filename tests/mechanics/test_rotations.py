@@ -165,6 +165,7 @@ def test_a_thrown_rod():
     assert np.abs(norm_by_speed).max() < 1e-7
 
 
+@pytest.mark.thorough
 def test_a_rod_lands():
     # Without friction and with e = 0.5, on both ends one after the other, as by SciPy
     # for a planar rod. The plane is turned about the vertical.

@@ -91,8 +91,14 @@ def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
     Others touch down one after the other, in an order on which the outcome may
     depend. The four feet of a rigid table would take turns forever.
     """
-    n = hit.shape[0]
-    near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
+    n, closed = hit.shape[0], is_closed(mode)
+    # As far from the surface as the closed ones, on which they depend.
+    drift = jnp.max(jnp.where(closed | hit, jnp.abs(p.gap), 0))
+    near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length) + _DRIFT * drift
     lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
     lands = (lands & (p.velocity[:n] < 0)) | hit
-    return lands & are_redundant(p.W[:n, :n], lands | is_closed(mode))
+    return lands & are_redundant(p.W[:n, :n], lands | closed)
+
+
+# Of redundant contacts, how far one may be from its surface: in relation to others.
+_DRIFT = 8

@@ -447,6 +447,44 @@ def test_a_box_comes_to_rest():
         assert np.max(np.diff(course)) < 1e-7
 
 
+@pytest.mark.thorough
+def test_derivatives_of_a_box_at_rest():
+    # It lands on a corner, tips over an edge, on which two feet land together, slides,
+    # and stops: in 4 events, or in 9 or 28, as it goes to and fro between its corners.
+    sides = np.array([0.15, 0.1, 0.05])
+    inertia = (np.sum(sides**2) - sides**2) / 3
+    body = body_on_plane(sides * _feet, inertia=inertia, friction=0.4)
+    tilted = np.concatenate([[np.cos(0.15)], np.sin(0.15) * np.array([0.6, 0.8, 0])])
+
+    def final(throw, tol):
+        q0 = np.concatenate([[0.0, 0.0, 0.25], tilted])
+        v0 = (
+            jnp.array([0.0, 0.0, 0.0, 1.0, -1.5, 0.0])
+            .at[np.array([0, 1, 5])]
+            .set(throw)
+        )
+        controller = diffrax.PIDController(rtol=tol, atol=tol)
+        options: Any = dict(max_events=64, throw=False, stepsize_controller=controller)
+        sol = hj.simulate(body, 0.0, 2.0, (q0, v0), **options)
+        return jnp.concatenate(sol.x1), (sol.mode1, sol.result, sol.events.count)
+
+    push = jnp.array([1.0, 0.5, 0.7])
+    run = jax.jit(
+        lambda z, tol: jax.jvp(lambda z: final(z, tol), (z,), (push,), has_aux=True)
+    )
+    counts, h = set(), 1e-4
+    for throw in ([1.0, 0.3, 2.0], [1.5, 0.0, 4.0], [0.5, -0.5, 6.0], [1.9, 0.7, 1.8]):
+        x, dx, (mode, result, count) = run(jnp.array(throw), 1e-10)
+        assert result == hj.RESULTS.successful
+        assert mode.tolist() == [ContactMode.STICKING] * 4
+        up, down = (run(jnp.array(throw) + side * push, 1e-10)[0] for side in (h, -h))
+        assert error(dx, (up - down) / (2 * h)) < 1e-5
+        _, dx_default, _ = run(jnp.array(throw), 1e-8)
+        assert error(dx_default, dx) < 1e-6
+        counts.add(int(count))
+    assert min(counts) <= 4 and max(counts) > 20
+
+
 #
 # Errors
 #

@@ -375,6 +375,16 @@ def test_float32_in_batches():
         assert error(x, exact) < 1e-3
 
 
+def test_rest_speed():
+    # A slide is at its end where it is as slow as that.
+    x0 = lambda speed: (jnp.array([0, 0, 0, *_upright]), jnp.zeros(6).at[1].set(speed))
+    body = body_on_plane(friction=0.5, rest_speed=1e-3)
+    mode = jnp.array([int(ContactMode.SLIDING)])
+    guards = jax.jit(lambda speed: body.guards(0.0, x0(speed), mode, None))
+    before, after = guards(1.1e-3), guards(0.9e-3)
+    assert before.min() > 0 and after.min() < 0
+
+
 #
 # Several contacts
 #

@@ -99,10 +99,11 @@ def still(system, p: Point):
 
 def stop_speed(system, p: Point) -> Float[Array, ""]:
     """The speed at which a slide in space ends: see `docs/concepts/friction.md`."""
-    p = stop_gradient(p)
-    height = system.rest_speed.height
+    system, p = stop_gradient((system, p))
+    given, height = system.rest_speed.given, system.rest_speed.height
     limit = RestSpeed(None, None if height is None else _SHARE * height)
-    return limit(p.size, ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
+    least = limit(p.size, ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
+    return least if given is None else jnp.maximum(least, given)
 
 
 # Of the height of a bounce that is left out: the rest of a slide.

@@ -380,7 +380,7 @@ def test_rest_speed():
     x0 = lambda speed: (jnp.array([0, 0, 0, *_upright]), jnp.zeros(6).at[1].set(speed))
     body = body_on_plane(friction=0.5, rest_speed=1e-3)
     mode = jnp.array([int(ContactMode.SLIDING)])
-    guards = jax.jit(lambda speed: body.guards(0.0, x0(speed), mode, None))
+    guards = jax.jit(lambda speed: body.guards(jnp.zeros(()), x0(speed), mode, None))
     before, after = guards(1.1e-3), guards(0.9e-3)
     assert before.min() > 0 and after.min() < 0
 

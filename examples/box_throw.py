@@ -44,7 +44,7 @@ model = f"""
 </mujoco>
 """
 robot = hj.robots.from_mjcf(model, friction=0.4)
-ts = np.linspace(0, 1.2, 61)
+ts = jnp.linspace(0, 1.2, 61)
 tilt = np.concatenate([[np.cos(0.15)], np.sin(0.15) * np.array([0.6, 0.8, 0.0])])
 target = np.array([0.5, 0.2, np.pi / 4])  # m, m, rad
 guess = np.array([1.0, 0.3, 1.0])  # m/s, m/s, rad/s
@@ -109,7 +109,7 @@ def draw_box(axes, q, colour, alpha):
     turn = np.eye(3) + 2 * w * cross + 2 * cross @ cross
     corners = q[:3] + (_corners * sides) @ turn.T
     faces = [corners[face][_around] for face in _faces]
-    shade = dict(facecolor=colour, edgecolor="k", linewidth=0.5, alpha=alpha)
+    shade: Any = dict(facecolor=colour, edgecolor="k", linewidth=0.5, alpha=alpha)
     return axes.add_collection3d(Poly3DCollection(faces, **shade))
 
 

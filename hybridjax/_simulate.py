@@ -18,7 +18,7 @@ from ._events.project import Project
 from ._events.terminal_event import TerminalEvent
 from ._jax.compiler_options import is_outermost, outermost_jit
 from ._jax.errors import certify, Verdict
-from ._jax.tracing import is_traced, nans_allowed, stop_gradient
+from ._jax.tracing import as_array, is_traced, nans_allowed, stop_gradient
 from ._loop.loop import LEAST_INTERVAL
 from ._loop.state import Settings
 from ._solution.checkpoints import check_only_end, in_pieces
@@ -196,7 +196,7 @@ def simulate(
         progress_meter=progress_meter,
         tangent_tol=tangent_tol,
         interval=(begin.t, end),
-        resolved=jnp.asarray(_resolved(t0, t1, dtype)),
+        resolved=as_array(_resolved(t0, t1, dtype)),
         max_steps=int(max_steps),
         max_events=int(max_events),
         terminal=terminal_event,

@@ -64,17 +64,18 @@ def compiler_options(
         )
     if jax.default_backend() != "cpu":
         return {}
-    return {
-        name: value for name, value in goals[goal].items() if _is_known(name, value)
-    }
+    # All at once: most versions know all of them.
+    if _are_known(*goals[goal].items()):
+        return dict(goals[goal])
+    return {name: v for name, v in goals[goal].items() if _are_known((name, v))}
 
 
 @functools.cache
-def _is_known(name: str, value) -> bool:
-    """Whether this XLA has the option: it does not say otherwise."""
+def _are_known(*options: tuple[str, Any]) -> bool:
+    """Whether this XLA has these options: it does not say otherwise."""
     nothing = jax.jit(lambda x: x).lower(jax.ShapeDtypeStruct((), jnp.float32))
     try:
-        nothing.compile({name: value})
+        nothing.compile(dict(options))
     except jax.errors.JaxRuntimeError:
         return False
     return True

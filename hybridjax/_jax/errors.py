@@ -52,7 +52,7 @@ def certify(tree: PyTree, verdict: Verdict, messages: Messages) -> PyTree:
     if not is_traced(verdict):
         _raise(verdict.failed, verdict.values, messages.failure)
         if verdict.smooth is not None:
-            _raise(~verdict.smooth, (), lambda _: messages.not_smooth)
+            _raise(~np.asarray(verdict.smooth), (), lambda _: messages.not_smooth)
         if verdict.twice is None or verdict.twice:
             return tree
     return _certify(tree, stop_gradient(verdict), messages=messages)
@@ -87,7 +87,10 @@ def _one(tree, verdict: Verdict, *, messages: Messages):
     smooth = True if verdict.smooth is None else verdict.smooth
     first = lambda v: messages.failure(v[1]) if v[0] else messages.not_smooth
     values = (verdict.failed, verdict.values)
-    ok = _check(verdict.failed | ~jnp.asarray(smooth), values, first)
+    # What is known is looked at by NumPy: JAX would compile programs for it.
+    lib = jnp if is_traced((verdict.failed, smooth)) else np
+    no = lib.logical_or(verdict.failed, lib.logical_not(smooth))
+    ok = _check(no, values, first)
     return jnp.where(ok, 1.0, jnp.nan) if is_traced(ok) else np.ones(())
 
 
@@ -97,7 +100,8 @@ def _one_jvp(primals, tangents, *, messages: Messages):
     one = _one(*primals, messages=messages)
     if verdict.twice is None:
         return one, None
-    ok = _check(~verdict.twice, (), lambda _: messages.not_twice)
+    lib = jnp if is_traced(verdict.twice) else np
+    ok = _check(lib.logical_not(verdict.twice), (), lambda _: messages.not_twice)
     return one, jnp.where(ok, 0.0, jnp.nan).astype(one.dtype)
 
 

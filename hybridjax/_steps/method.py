@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._jax.tracing import is_traced
+from .._jax.tracing import as_array, is_traced
 from .stages import explicit_tableau
 
 
@@ -139,7 +139,8 @@ def tangent_tolerance(given, solver, controller, dtype) -> TangentTolerance | No
     else:
         return None
     least = LEAST_TANGENT * jnp.finfo(dtype).eps
-    keep, aim = (jnp.maximum(a, least).astype(dtype) for a in (keep, aim))
+    larger = jnp.maximum if isinstance(keep, jax.Array) else np.maximum
+    keep, aim = (as_array(larger(a, least).astype(dtype)) for a in (keep, aim))
     return TangentTolerance(keep, aim, 0.5 if finer.value else 1.0)
 
 

@@ -5,8 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._jax.tracing import as_array
 from .automaton import HybridAutomaton, ModalState, state_range, target_name
 from .inner import start_of
 from .system import AbstractHybridSystem
@@ -61,13 +63,13 @@ def as_time(t: Any, dtype, name: str) -> Array:
         raise ValueError(
             f"Argument `{name}` must be a real scalar, but it is a {type(t).__name__}."
         )
-    t = jnp.asarray(t)
+    t = as_array(t)
     if t.shape != () or jnp.issubdtype(t.dtype, jnp.complexfloating):
         raise ValueError(
             f"Argument `{name}` must be a real scalar, but it has shape {t.shape} and "
             f"dtype {t.dtype}."
         )
-    return t.astype(dtype)
+    return t if t.dtype == dtype else t.astype(dtype)
 
 
 def _state_leaf(leaf, name):
@@ -90,7 +92,7 @@ def _mode_leaf(leaf, name):
             f"Argument `{name}` is the name {leaf!r}, but only the modes of a "
             "`hj.HybridAutomaton` have names. Pass an integer."
         )
-    array = jnp.asarray(leaf)
+    array = as_array(leaf)
     if jnp.issubdtype(array.dtype, jnp.bool_):
         return array
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -99,4 +101,4 @@ def _mode_leaf(leaf, name):
             f"has a leaf of dtype {array.dtype}. Continuous variables belong into the "
             "state."
         )
-    return array if hasattr(leaf, "dtype") else array.astype(jnp.int32)
+    return array if hasattr(leaf, "dtype") else as_array(np.asarray(leaf, np.int32))

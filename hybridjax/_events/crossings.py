@@ -4,7 +4,6 @@ import functools
 from typing import NamedTuple
 
 import equinox.internal as eqxi
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -22,17 +21,17 @@ _ISOLATION = 1e-3
 
 
 class Crossing(NamedTuple):
-    """Of one guard, or of several: then its arrays have shape `(n_guards,)`."""
+    """Of each guard."""
 
-    certain: Bool[Array, "..."]  # is H good enough to say anything
-    root: Float[Array, "..."]  # first crossing in [0, 1], or inf
-    lower: Float[Array, "..."]  # H is decreasing from here ...
-    upper: Float[Array, "..."]  # ... to here, with the root in between
-    slope: Float[Array, "..."]  # of H at the root
-    residual: Float[Array, "..."]  # how large g may be at the root
-    turns: Bool[Array, "..."]  # no crossing: a rise that turns round below zero
-    factor: Float[Array, "..."]  # by which the step length could be scaled
-    touch: Float[Array, "..."]  # a minimum of H that is zero to the tolerance, or inf
+    certain: Bool[Array, " n_guards"]  # is H good enough to say anything
+    root: Float[Array, " n_guards"]  # first crossing in [0, 1], or inf
+    lower: Float[Array, " n_guards"]  # H is decreasing from here ...
+    upper: Float[Array, " n_guards"]  # ... to here, with the root in between
+    slope: Float[Array, " n_guards"]  # of H at the root
+    residual: Float[Array, " n_guards"]  # how large g may be at the root
+    turns: Bool[Array, " n_guards"]  # no crossing: a rise that turns round below zero
+    factor: Float[Array, " n_guards"]  # by which the step length could be scaled
+    touch: Float[Array, " n_guards"]  # a minimum of H that is zero, or inf
 
 
 def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
@@ -46,13 +45,8 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     - `grazing_tol`: speed at a minimum, relative to the largest speed, under which the
         guard counts as touched tangentially.
     """
-    axes = (0, 0, 0, 0, 1, None)
-    return jax.vmap(_find_crossing, axes)(g0, d0, g1, d1, g_check, grazing_tol)
-
-
-def _find_crossing(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
-    dtype = g0.dtype
-    eps = jnp.finfo(dtype).eps
+    # For all guards at once, not one guard under `jax.vmap`: half the time to trace.
+    eps = jnp.finfo(g0.dtype).eps
     a = 3 * (g1 - g0) - 2 * d0 - d1
     b = 2 * (g0 - g1) + d0 + d1
 

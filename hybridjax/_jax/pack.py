@@ -1,6 +1,7 @@
 from typing import Any
 
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Float, Int, PyTree
@@ -44,15 +45,15 @@ class Packer:
 
     def unpack(self, packed) -> PyTree:
         """Also of whole tables, whose last axis is packed."""
-        at = [0, 0]
+        parts = []
+        for table, is_float in zip(packed, (True, False), strict=True):
+            sizes = [v.size for v in self._shapes if _is_float(v) == is_float]
+            axis = table.ndim - 1
+            parts.append(iter(lax.split(table, sizes, axis) if sizes else []))
         leaves = []
         for like in self._shapes:
-            kind = 0 if _is_float(like) else 1
-            size = like.size
-            table = packed[kind]
-            part = table[..., at[kind] : at[kind] + size]
-            at[kind] += size
-            part = part.reshape(table.shape[:-1] + like.shape)
+            part = next(parts[0 if _is_float(like) else 1])
+            part = lax.reshape(part, (*part.shape[:-1], *like.shape))
             leaves.append(part.astype(like.dtype))
         return jtu.tree_unflatten(self._treedef, leaves)
 

@@ -21,27 +21,29 @@ from .primitives import abstract_eval, linear_in, wanted_of
 from .tie import tie
 
 
-def deferred(fn: Callable, *args: PyTree) -> PyTree:
-    """`fn(*args)`, for a function that returns arrays."""
+def deferred(fn: Callable, *args: PyTree, known: Callable | None = None) -> PyTree:
+    """`fn(*args)`, for a function that returns arrays. `known` returns the same, with
+    less work, and without a derivative; then `fn` must not close over arrays."""
     arrays, static = eqx.partition(args, eqx.is_array)
+    on_arrays = lambda fn: lambda arrays: fn(*eqx.combine(arrays, static))
+    if known is not None:
+        return _call(arrays, fn=on_arrays(fn), value=on_arrays(known))
     # One trace serves the function, and its derivative, which asks for it again.
-    traced = convert(lambda arrays: fn(*eqx.combine(arrays, static)), arrays)
+    traced = convert(on_arrays(fn), arrays)
     closed_over, run = eqx.partition(traced, eqx.is_array)
-    return _call(
-        (closed_over, arrays),
-        fn=lambda given: eqx.combine(given[0], run)(given[1]),
-    )
+    given = lambda given: eqx.combine(given[0], run)(given[1])
+    return _call((closed_over, arrays), fn=given, value=given)
 
 
 @eqx.filter_custom_jvp
-def _call(arrays, *, fn):
-    return fn(arrays)
+def _call(arrays, *, fn, value):
+    return value(arrays)
 
 
 @_call.def_jvp
-def _call_jvp(primals, tangents, *, fn):
+def _call_jvp(primals, tangents, *, fn, value):
     (arrays,), (moves,) = primals, tangents
-    out = _call(arrays, fn=fn)
+    out = _call(arrays, fn=fn, value=value)
     like = jtu.tree_map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), out)
     return out, push_through(fn, arrays, moves, _floats(like))
 

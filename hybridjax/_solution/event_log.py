@@ -108,17 +108,45 @@ def columns(name: str, tree: PyTree) -> dict[str, np.ndarray]:
 
 def event_log(path: Path, max_events: int, names: Names) -> EventLog:
     """Reads the events off the tape."""
-    read = functools.partial(_event_log, max_events=max_events, names=names)
-    return deferred(read, path)
+    given = dict(max_events=max_events, names=names)
+    # The rows have it all, but for derivatives: those are of the functions of the
+    # system. (Rows of projections say how fast a guard was before they began.)
+    known = None if path.tape.projects else functools.partial(_recorded, **given)
+    return deferred(functools.partial(_differentiable, **given), path, known=known)
 
 
-def _event_log(path: Path, max_events: int, names: Names) -> EventLog:
+def _recorded(path: Path, max_events: int, names: Names) -> EventLog:
+    tape = path.tape
+    index, valid = tape.event_rows(max_events)
+    # What an event leads to is where the next row begins, or the end.
+    here = lambda rows: rows[index]
+    ends = index + 1 >= tape.num_rows
+
+    def after(rows, end):
+        follows = rows[jnp.minimum(index + 1, rows.shape[0] - 1)]
+        return jax.vmap(lambda ends, x: jnp.where(ends, end, x))(ends, follows)
+
+    return _padded(
+        path,
+        valid,
+        here(tape.t_event),
+        here(tape.event),
+        jtu.tree_map(here, tape.mode),
+        jtu.tree_map(after, tape.mode, tape.mode_end),
+        here(tape.x_pre),
+        after(tape.x, tape.x_end),
+        here(tape.rate),
+        names,
+    )
+
+
+def _differentiable(path: Path, max_events: int, names: Names) -> EventLog:
     tape = path.tape
     index, valid = tape.event_rows(max_events)
     given = path.system, tape.t_event, tape.x_pre
     system, t_event, x_pre = gate(given, tape.fired.any())
 
-    def one(i, valid):
+    def one(i):
         mode = jtu.tree_map(lambda m: m[i], tape.mode)
         event = jnp.maximum(tape.event[i], 0)
         t, x = t_event[i], x_pre[i]
@@ -130,19 +158,28 @@ def _event_log(path: Path, max_events: int, names: Names) -> EventLog:
             flow = system.flow(t, x, mode)
             speed = system.guard_rates(t, x, mode, flow)[1][event]
             x_plus, mode_plus = system.jump(t, x, mode, event)
-        fill = lambda value: lambda a: jnp.where(valid, a, value)
-        pad_mode = lambda m: jnp.where(valid, m, jnp.asarray(-1).astype(m.dtype))
-        return EventLog(
-            t=fill(jnp.inf)(t),
-            event=fill(-1)(tape.event[i]),
-            mode_before=jtu.tree_map(pad_mode, mode),
-            mode_after=jtu.tree_map(pad_mode, mode_plus),
-            x_before=path.unravel(fill(jnp.nan)(x)),
-            x_after=path.unravel(fill(jnp.nan)(x_plus)),
-            normal_speed=fill(jnp.nan)(speed),
-            count=tape.num_events,
-            _names=names,
-        )
+        return t, tape.event[i], mode, mode_plus, x, x_plus, speed
 
-    log = jax.vmap(one)(index, valid)
-    return eqx.tree_at(lambda log: log.count, log, tape.num_events)
+    return _padded(path, valid, *jax.vmap(one)(index), names)
+
+
+def _padded(
+    path: Path, valid, t, event, mode, mode_plus, x, x_plus, speed, names
+) -> EventLog:
+    def fill(value, rows):
+        pad = jnp.asarray(value).astype(rows.dtype)
+        return jax.vmap(lambda valid, a: jnp.where(valid, a, pad))(valid, rows)
+
+    pad_mode = functools.partial(fill, -1)
+    states = lambda rows: jax.vmap(path.unravel)(fill(jnp.nan, rows))
+    return EventLog(
+        t=fill(jnp.inf, t),
+        event=fill(-1, event),
+        mode_before=jtu.tree_map(pad_mode, mode),
+        mode_after=jtu.tree_map(pad_mode, mode_plus),
+        x_before=states(x),
+        x_after=states(x_plus),
+        normal_speed=fill(jnp.nan, speed),
+        count=path.tape.num_events,
+        _names=names,
+    )

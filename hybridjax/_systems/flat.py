@@ -4,6 +4,7 @@ from typing import Any
 import diffrax as dfx
 import equinox as eqx
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.flatten_util import ravel_pytree
@@ -29,7 +30,7 @@ class FlatSystem(eqx.Module):
     """
 
     _flow: Converted
-    _guards: Callable
+    _guards: Converted
     _jump: Callable
     # Of systems that know of times at which something happens.
     _next_time: Callable | None
@@ -162,16 +163,26 @@ def flatten_system(
 
     event = jnp.asarray(0, jnp.int32)
     is_timed = jax.eval_shape(timed, parameters, t, x_flat, mode) is not None
-    return (
-        FlatSystem(
-            convert(flow, parameters, t, x_flat, mode),
-            convert(guards, parameters, t, x_flat, mode),
-            convert(jump, parameters, t, x_flat, mode, event),
-            convert(timed, parameters, t, x_flat, mode) if is_timed else None,
-            parameters,
-        ),
-        x_flat,
-        unravel,
+    flat = FlatSystem(
+        convert(flow, parameters, t, x_flat, mode),
+        convert(guards, parameters, t, x_flat, mode),
+        convert(jump, parameters, t, x_flat, mode, event),
+        convert(timed, parameters, t, x_flat, mode) if is_timed else None,
+        parameters,
+    )
+    if _has(flat._guards.jaxpr, "custom_vjp_call"):
+        # Only batches find out at once that there is no derivative in forward mode.
+        rates = jax.vmap(lambda dx: flat.guard_rates(t, x_flat, mode, dx))
+        jax.eval_shape(rates, x_flat[None])
+    return flat, x_flat, unravel
+
+
+def _has(jaxpr, name: str) -> bool:
+    """Is there such an operation, also within others?"""
+    inner = lambda eqn: jax.extend.core.jaxprs_in_params(eqn.params)
+    return any(
+        eqn.primitive.name == name or any(_has(sub, name) for sub in inner(eqn))
+        for eqn in jaxpr.eqns
     )
 
 

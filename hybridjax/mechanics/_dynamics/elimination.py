@@ -14,13 +14,12 @@ from jaxtyping import Array, Bool, Float
 def inverse(
     a: Float[Array, "n n"], active: Bool[Array, " n"] | None = None
 ) -> Float[Array, "n n"]:
-    """By Householder's reflections. All rows but those that are `active` must be rows
-    of the identity: they cost nothing."""
-    n = a.shape[0]
-    index = np.arange(n)
-    m = jnp.concatenate([a, np.eye(n, dtype=a.dtype)], axis=1)
-    # The order of rows, the place of each in it, and how many there are.
-    order, place, count = index, index, n
+    """By Gauss and Jordan, with the largest pivots of the rows that are left. All rows
+    but those that are `active` must be rows of the identity: they cost nothing."""
+    index = np.arange(a.shape[0])
+    m = jnp.concatenate([a, np.eye(*a.shape, dtype=a.dtype)], axis=1)
+    # The place of each row in the order of elimination, and how many there are.
+    place, count = jnp.asarray(index), a.shape[0]
     if active is not None:
         others = jnp.concatenate([~active, jnp.zeros_like(active)])
         known = jnp.where(active[:, None] & ~active[None], a, 0)
@@ -28,33 +27,19 @@ def inverse(
         m = m - jnp.concatenate([jnp.zeros_like(known), known], axis=1)
         numbers = active.astype(jnp.int32)
         place = jnp.where(active, jnp.cumsum(numbers) - 1, -1)
-        order = jnp.sum(
-            jnp.where(place[None] == index[:, None], index[None], 0), axis=1
-        )
         count = jnp.sum(numbers)
 
-    def reflect(k, m):
-        j = _row(jnp.asarray(order), k)
-        below = jnp.where(place >= k, _column(m, j), 0)
-        size = jnp.sqrt(jnp.sum(below**2))
-        head = _row(below, j)
-        end = jnp.where(head > 0, -size, size)
-        normal = jnp.where(place == k, below - end, below)
-        length = jnp.sum(normal**2)
-        normal = normal * jnp.sqrt(2 / jnp.where(length > 0, length, 1))
-        shares = jnp.sum(normal[:, None] * m, axis=0)
-        return m - normal[:, None] * shares[None]
+    def eliminate(k, m):
+        j = jnp.sum(jnp.where(place == k, index, 0))
+        column = _column(m, j)
+        best = jnp.argmax(jnp.where(place >= k, jnp.abs(column), -1))
+        solved = _row(m, best) / _row(column, best)
+        m = m - column[:, None] * solved[None]
+        # They change places: nothing is left of the best row where it was.
+        m = jnp.where((index == best)[:, None], _row(m, j)[None], m)
+        return jnp.where((index == j)[:, None], solved[None], m)
 
-    def substitute(i, m):
-        k = count - 1 - i
-        j = _row(jnp.asarray(order), k)
-        solved = _row(m, j) / _row(_column(m, j), j)
-        above = jnp.where(place < k, _column(m, j), 0)
-        m = m - above[:, None] * solved[None]
-        return jnp.where((place == k)[:, None], solved[None], m)
-
-    m = lax.fori_loop(0, count, reflect, m)
-    return lax.fori_loop(0, count, substitute, m)[:, n:]
+    return lax.fori_loop(0, count, eliminate, m)[:, a.shape[0] :]
 
 
 def pivots(a: Float[Array, "n n"]) -> Float[Array, " n"]:

@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from ..._systems.parameter import parameter
-from ...mechanics import free_joint, MechanicalSystem, rotate
+from ...mechanics import free_joint, MechanicalSystem
+from ...mechanics._dynamics.joints import rotation_matrix
 
 
 def body_on_plane(
@@ -51,6 +52,7 @@ def body_on_plane(
         body.effort,
         body.gap,
         body.points.shape[0],
+        normals=body.normals,
         tangents=body.tangents,
         velocity_to_qdot=free_joint,
         **kwargs,
@@ -73,23 +75,22 @@ class _Body(eqx.Module):
         return jnp.concatenate([self.mass * self.gravity * down, jnp.zeros_like(v[3:])])
 
     def gap(self, q, args):
-        up = rotate(_inverse(q[3:]), jnp.asarray(_AXES[2], q.dtype))
+        up = rotation_matrix(q[3:])[2]
         return q[2] + jnp.sum(self.points * up[None], axis=1) - self.radius
 
+    def normals(self, q, args):
+        up = rotation_matrix(q[3:])[2]
+        return self._rows(2, up, jnp.zeros_like(up))
+
     def tangents(self, q, args):
-        # A force along e has the moment Q^T (r x e) = p x Q^T e - rho Q^T (e3 x e).
-        to_body = lambda e: rotate(_inverse(q[3:]), jnp.asarray(e, q.dtype))
-        rows = []
-        for e, moment in zip(_AXES[:2], np.cross(_AXES[2], _AXES[:2]), strict=True):
-            turn = jnp.cross(self.points, to_body(e)[None])
-            turn = turn - self.radius * to_body(moment)[None]
-            push = jnp.broadcast_to(jnp.asarray(e, q.dtype), turn.shape)
-            rows.append(jnp.concatenate([push, turn], axis=1))
+        axes = rotation_matrix(q[3:])
+        rows = [self._rows(0, axes[0], axes[1]), self._rows(1, axes[1], -axes[0])]
         return jnp.stack(rows, axis=1)
 
-
-def _inverse(quaternion):
-    return quaternion * np.array([1, -1, -1, -1], np.float32)
-
-
-_AXES = np.eye(3)
+    def _rows(self, axis: int, e, moment):
+        """Of forces along an axis of the plane. The rows of the rotation matrix are
+        these axes, as the body sees them, e = Q^T e_i; and the moment of such a force is
+        Q^T (r x e_i) = p x e - rho Q^T (e_3 x e_i)."""
+        turn = jnp.cross(self.points, e[None]) - self.radius * moment[None]
+        push = jnp.broadcast_to(jnp.asarray(np.eye(3)[axis], e.dtype), turn.shape)
+        return jnp.concatenate([push, turn], axis=1)

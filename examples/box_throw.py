@@ -63,9 +63,9 @@ def at_rest(throw):
         max_events=64,
         throw=False,
     )
-    (q, v), mode = (jax.tree.map(lambda a: a[-1], part) for part in (sol.xs, sol.modes))
+    q, v = sol.x1
     heading = 2 * jnp.arctan2(q[6], q[3])
-    return jnp.append(q[:2], heading), (sol.xs[0], v, mode, sol.events.count)
+    return jnp.append(q[:2], heading), (sol.xs[0], v, sol.mode1, sol.events.count)
 
 
 @jax.jit

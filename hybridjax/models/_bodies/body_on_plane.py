@@ -88,9 +88,9 @@ class _Body(eqx.Module):
         return jnp.stack(rows, axis=1)
 
     def _rows(self, axis: int, e, moment):
-        """Of forces along an axis of the plane. The rows of the rotation matrix are
-        these axes, as the body sees them, e = Q^T e_i; and the moment of such a force is
-        Q^T (r x e_i) = p x e - rho Q^T (e_3 x e_i)."""
+        """Of forces along an axis of the plane, e = Q^T e_i as the body sees it: a row
+        of the rotation matrix. Such a force has the moment Q^T (r x e_i) = p x e - rho
+        Q^T (e_3 x e_i)."""
         turn = jnp.cross(self.points, e[None]) - self.radius * moment[None]
         push = jnp.broadcast_to(jnp.asarray(np.eye(3)[axis], e.dtype), turn.shape)
         return jnp.concatenate([push, turn], axis=1)

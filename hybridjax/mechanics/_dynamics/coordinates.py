@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .dot import dot
+from .least_solve import least_solve
 
 
 def qdot(rate: Callable | None, q, v) -> Float[Array, " nq"]:
@@ -40,4 +41,5 @@ def matrix_of(rate: Callable, q, v) -> Float[Array, "nq nv"]:
 def as_momentum(rate: Callable, q, v, momentum) -> Float[Array, " nq"]:
     """The least `p` of which `momentum` is `p @ N`."""
     N = matrix_of(rate, q, v)
-    return dot(N, jnp.linalg.solve(dot(N.T, N), momentum.astype(N.dtype)))
+    momentum = momentum.astype(N.dtype)
+    return dot(N, least_solve(dot(N.T, N), momentum, jnp.zeros_like(momentum)))

@@ -55,6 +55,7 @@ def body_on_plane(
         normals=body.normals,
         tangents=body.tangents,
         velocity_to_qdot=free_joint,
+        bias=body.bias,
         **kwargs,
     )
 
@@ -69,6 +70,10 @@ class _Body(eqx.Module):
 
     def mass_matrix(self, q, args):
         return jnp.concatenate([jnp.broadcast_to(self.mass, (3,)), self.inertia])
+
+    def bias(self, q, v, args):
+        spin = v[3:]
+        return jnp.concatenate([0 * v[:3], jnp.cross(spin, self.inertia * spin)])
 
     def effort(self, t, q, v, args):
         down = jnp.stack([jnp.sin(self.slope), 0 * self.slope, -jnp.cos(self.slope)])

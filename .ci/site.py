@@ -3,9 +3,13 @@
 Links in docs/ are those of the repository, so that they work on its pages too. What
 they lead to outside of docs/ becomes a page of the site: Markdown as it is, notebooks
 with the outputs that are stored in them, and code with its lines numbered.
+
+MathJax, which sets the formulas, is a part of the site: a page loads nothing from
+elsewhere.
 """
 
 import base64
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -39,6 +43,16 @@ def _cell(cell, name, images):
     return "\n\n".join(parts)
 
 
+def _mathjax():
+    """The files of MathJax that pages load: what sets formulas, and its fonts."""
+    (package,) = importlib.util.find_spec("mathjax").submodule_search_locations
+    folder = Path(package) / "static/mathjax/es5"
+    fonts = folder.glob("output/chtml/fonts/woff-v2/*.woff")
+    for path in (folder / "tex-chtml.js", *sorted(fonts)):
+        # Beside the script, where it looks for them.
+        yield f"mathjax/{path.relative_to(folder).as_posix()}", path
+
+
 def _made(path):
     """What the site has for a file outside of docs/, by name."""
     source = _root / path
@@ -64,6 +78,8 @@ def _targets(path, text):
 
 
 def on_files(files, config):
+    for uri, path in _mathjax():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
     for file in files.documentation_pages():
         path = f"docs/{file.src_uri}"
         _sources[file.src_uri], _pages[path] = path, file.src_uri

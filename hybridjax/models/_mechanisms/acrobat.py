@@ -22,7 +22,7 @@ def acrobat(
     A uniform rod from the hands, $q_1$, to the feet, $q_2$, in a vertical plane. Its
     constraints change from mode to mode:
 
-    | mode | constraints beside $|q_2 - q_1|^2 = \ell^2$ | degrees of freedom |
+    | mode | constraints beside $\lvert q_2 - q_1 \rvert = \ell$ | degrees of freedom |
     | --- | --- | --- |
     | `"swinging"` | $q_1 = 0$ | 1 |
     | `"flying"` | none | 3 |

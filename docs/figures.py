@@ -286,9 +286,88 @@ def sliding(folder):
     save(figure, folder, "sliding")
 
 
+def friction(folder):
+    gravity, slope, grip, static = 9.81, 0.15, 0.3, 0.4
+    puck = models.body_on_plane(
+        slope=slope, friction=grip, static_friction=static, gravity=gravity
+    )
+    # Times left to slide, closer and closer to its end; and one after it.
+    left_to_slide = np.append(np.geomspace(1.0, 1e-3, 120), -0.1)
+
+    @jax.jit
+    @jax.vmap
+    def slide(angle):
+        q = jnp.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+        v = 2.0 * jnp.stack([jnp.cos(angle), jnp.sin(angle), *jnp.zeros(4)])
+        sol = hj.simulate(
+            puck,
+            0.0,
+            2.0,
+            (q, v),
+            solver=diffrax.Bosh3(),
+            stepsize_controller=diffrax.PIDController(1e-6, 1e-6),
+            max_steps=256,
+            max_events=4,
+        )
+        ts = sol.events.t[0] * (1 - left_to_slide)
+        return ts, sol.evaluate(ts)[1][:, :2]
+
+    angles = np.deg2rad(np.arange(-170.0, 180.0, 20.0))
+    ts, slips = jax.tree.map(np.asarray, slide(angles))
+    chosen = int(np.argmin(np.abs(angles - np.deg2rad(130))))
+    shape: dict[str, Any] = dict(figsize=(10, 3.5), layout="constrained")
+    figure, (left, middle, right) = plt.subplots(1, 3, **shape)
+
+    for i, slip in enumerate(slips):
+        style: dict[str, Any] = dict(color=RED if i == chosen else BLUE)
+        left.plot(*slip.T, **style, zorder=2 + (i == chosen))
+        left.plot(*slip[0], ".", **style)
+        # Without the point after the slide.
+        speed, angle = np.hypot(*slip[:-1].T), np.arctan2(slip[:-1, 1], slip[:-1, 0])
+        right.loglog(speed, np.abs(angle), **style)
+    pull: dict[str, Any] = dict(arrowstyle="-|>", color="k", shrinkA=0, shrinkB=0)
+    left.annotate("", (2.1, 1.6), (1.3, 1.6), arrowprops=pull)
+    left.text(1.7, 1.7, "downhill", ha="center")
+    left.set(xlabel="slip, downhill (m/s)", ylabel="slip, across (m/s)")
+    left.set(
+        xlim=(-2.3, 2.3),
+        ylim=(-2.3, 2.3),
+        aspect="equal",
+        title="the slip of pucks on a slope",
+    )
+
+    # What friction does to one of them, from how its slip changes.
+    rates = np.gradient(slips[chosen, :-1], ts[chosen, :-1], axis=0)
+    drive = gravity * np.sin(slope), 0.0
+    forces = (rates - drive) / (gravity * np.cos(slope))
+    turn = np.linspace(0, 2 * np.pi, 200)
+    for size, line, name in ((static, ":", "static"), (grip, "--", "kinetic")):
+        circle = size * np.cos(turn), size * np.sin(turn)
+        middle.plot(*circle, line, color="0.5", label=f"{name} friction")
+    middle.plot(*forces.T, color=RED, linewidth=2)
+    sticks = -np.tan(slope), 0.0
+    jump = np.stack([forces[-1], sticks])
+    middle.plot(*jump.T, "--", color=RED, linewidth=1)
+    middle.plot(*forces[-1], "o", color=RED, markerfacecolor="w", zorder=3)
+    middle.plot(*sticks, "o", color=RED)
+    middle.text(-0.13, 0.0, "sticks", va="center")
+    middle.set(xlabel="downhill, per normal force", ylabel="across", aspect="equal")
+    middle.set(title="the force on one of them", ylim=(-0.45, 0.6))
+    middle.legend(fontsize=8, loc="upper center", ncols=2, columnspacing=1)
+
+    exponent = np.tan(slope) / (grip - np.tan(slope))
+    speeds = np.array([6e-3, 1.0])
+    power = 0.25 * speeds**exponent
+    right.loglog(speeds, power, "k--", label=f"$r^p$, $p$ = {exponent:.2f}")
+    right.legend(fontsize=8)
+    right.set(xlabel="speed of the slip $r$ (m/s)", ylabel="angle to downhill (rad)")
+    right.set(xlim=(3e-3, 2.2), title="their directions")
+    save(figure, folder, "friction")
+
+
 if __name__ == "__main__":
     runs = swings()
     for draw in (one_event, tape, finding_events):
         draw(runs, IMAGES)
-    for draw in (contact, sliding):
+    for draw in (contact, sliding, friction):
         draw(IMAGES)

@@ -30,6 +30,6 @@ def test_figures_of_one_motion(tmp_path):
 @pytest.mark.thorough
 def test_figures_of_other_motions(tmp_path):
     program = runpy.run_path(str(_PROGRAM))
-    for name in ("contact", "sliding"):
+    for name in ("contact", "sliding", "friction"):
         program[name](tmp_path)
     _check(tmp_path)

@@ -50,11 +50,13 @@ def run(page: Path) -> dict[int, str]:
 
 
 def programs() -> list[Path]:
-    """The pages of the gallery that are programs: all but the overview."""
+    """The pages that show what they draw: those of the gallery, less the overview, and
+    the one about plots."""
     pages = sorted((ROOT / "docs/gallery").glob("*.md"))
+    pages.append(ROOT / "docs/how_to/plotting.md")
     return [page for page in pages if page.stem != "index"]
 
 
 def pictures(page: Path) -> list[str]:
-    """The pictures that a page of the gallery shows."""
+    """The pictures that a page shows."""
     return _PICTURE.findall(page.read_text())

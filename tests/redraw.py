@@ -1,5 +1,5 @@
-"""Draws the pictures of the gallery anew: `python -m tests.redraw [name ...]` runs its
-pages, or those that are named, and copies what they draw to docs/images."""
+"""Draws the pictures of pages anew: `python -m tests.redraw [name ...]` runs those that
+show what they draw, or those of them that are named, and copies it to docs/images."""
 
 import contextlib
 import os

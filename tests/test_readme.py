@@ -69,7 +69,7 @@ def test_python_blocks(page, newcomer):
             assert _strip(printed) == _strip(after.code), (
                 f"{page.name}:{after.line} is not what the code before it prints."
             )
-    # What a program of the gallery shows is what it drew: no picture outlives its code.
+    # What such a page shows is what it drew: no picture outlives its code.
     if page in programs():
         assert pictures(page)
         for name in pictures(page):

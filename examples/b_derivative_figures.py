@@ -8,9 +8,10 @@ Figure 4: a biped lands on both of its feet at once. Its flow is continuously
 differentiable there, unless the damping of a foot depends on whether the other one is
 on the ground. Then a circle of initial positions has an image with kinks.
 
-In both, the lines are the derivative of the flow, by `jax.jvp`, and the dots are
-simulations. Prints how well they agree, and what `hj.b_derivative` says of the double
-touchdown. Saves the two pictures: `python examples/b_derivative_figures.py [folder]`.
+In both, the lines are the derivative of the flow, in Figure 3 by `hj.b_derivative` and
+in Figure 4 by `jax.jvp`, and the dots are simulations. Prints how well `jax.jvp` agrees
+with these, and what `hj.b_derivative` says of the double touchdown. Saves the two
+pictures: `python examples/b_derivative_figures.py [folder]`.
 
 Council, Revzen, Burden, *Representing and computing the B-derivative of the
 piecewise-differentiable flow of a class of nonsmooth vector fields*, Section 3.
@@ -145,11 +146,10 @@ def report_double_touchdown():
         assert error < 1e-12, error
 
 
-def draw_images(axes, at, line, simulated, first):
+def draw_images(axes, line, simulated, first):
     """The image of a circle, by the derivative and by simulation."""
-    line, simulated = np.asarray(at + line), np.asarray(at + simulated)
-    first = np.asarray(first)
-    nonlinear = distance(line + np.roll(line, 180, axis=0), 2 * at) > 1e-3
+    line, first = np.asarray(line), np.asarray(first)
+    nonlinear = distance(line, -np.roll(line, 180, axis=0)) > 1e-3
     for guard, colour in enumerate(colours):
         # Begin where this guard begins to be the first one; end at the next piece.
         begin = np.flatnonzero((first == guard) & (np.roll(first, 1) != guard))[0]
@@ -157,9 +157,15 @@ def draw_images(axes, at, line, simulated, first):
         piece = line[(begin + np.arange(count + 1)) % len(line)]
         if nonlinear:
             # Each piece is half of an ellipse. This is the other half of it.
-            axes.plot(*(2 * at - piece).T, ":", color=colour, linewidth=1, zorder=3)
+            axes.plot(*-piece.T, ":", color=colour, linewidth=1, zorder=3)
         axes.plot(*piece.T, color=colour, linewidth=2, zorder=4)
-        shown = simulated[dots][first[dots] == guard]
+    draw_dots(axes, simulated, first)
+
+
+def draw_dots(axes, simulated, first):
+    simulated, first = np.asarray(simulated)[dots], np.asarray(first)[dots]
+    for guard, colour in enumerate(colours):
+        shown = simulated[first == guard]
         axes.scatter(
             *shown.T, s=20, color="w", edgecolor=colour, linewidth=1.2, zorder=5
         )
@@ -181,10 +187,16 @@ def finish(plt, figure, first, path):
 
 
 def draw_figure_3(plt, results, path):
+    corners = {
+        name: hj.b_derivative(
+            piecewise_constant(table), 0.0, jnp.zeros(2), jnp.array([-1, -1])
+        )
+        for name, table in tables.items()
+    }
     figure, both = plt.subplots(1, 2, figsize=(10, 5.4), layout="constrained")
     tails = np.array([[-0.33, -1.23], [0.8, -0.95], [-0.95, 0.75], [0.8, 1.0]])
     for axes, (name, table) in zip(both, tables.items(), strict=True):
-        outcome, line, first, paths = results[name]
+        outcome, _, first, paths = results[name]
         fields = 1 + np.asarray(table)
         start, end = -fields[0] / 2, fields[3] / 2
         for i in range(22, 360, 45):
@@ -194,8 +206,14 @@ def draw_figure_3(plt, results, path):
         axes.plot([0, 0], [-1.3, 1.3], "k--", linewidth=1, zorder=0)
         axes.text(0.03, 1.25, "$H_1$", va="top")
         axes.text(1.25, 0.03, "$H_2$", ha="right", va="bottom")
-        draw_images(axes, start, radius * circle, radius * circle, first)
-        draw_images(axes, end, line, outcome, first)
+        # The first piece is that of the second guard.
+        axes.set_prop_cycle(color=colours[::-1])
+        hj.plot.b_derivative(
+            corners[name], radius=radius, before=start, after=end, ax=axes
+        )
+        axes.get_legend().remove()
+        draw_dots(axes, start + radius * circle, first)
+        draw_dots(axes, end + outcome, first)
         for i, signs in enumerate(("--", "+-", "-+", "++")):
             arrow = dict(arrowstyle="-|>", color="0.2", shrinkA=0, shrinkB=0)
             axes.annotate("", tails[i] + 0.2 * fields[i], tails[i], arrowprops=arrow)
@@ -207,7 +225,8 @@ def draw_figure_3(plt, results, path):
         ):
             axes.plot(*point, "k.", zorder=6)
             axes.annotate(text, point, at, arrowprops=thin, zorder=6)
-        axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal", title=name)
+        axes.set_aspect("equal", adjustable="box")
+        axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), title=name)
         axes.set(xlabel="$x_1$ (dimensionless)", ylabel="$x_2$ (dimensionless)")
     finish(plt, figure, ["surface $H_1$", "surface $H_2$"], path)
 
@@ -217,7 +236,7 @@ def draw_figure_4(plt, results, path):
     draw_biped(scene, plt)
     limit = 1.15 * max(float(abs(line).max()) for _, _, line, _ in results)
     for axes, (name, outcome, line, first) in zip(both, results, strict=True):
-        draw_images(axes, np.zeros(2), line, outcome, first)
+        draw_images(axes, line, outcome, first)
         axes.plot(0, 0, "k.")
         axes.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", title=name)
         axes.set_xlabel("change of $\\dot x$ per offset (1/s)", labelpad=7)

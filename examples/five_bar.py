@@ -49,8 +49,8 @@ def running(t, x, dx, mode, args):
 
 
 def motion(natural_lengths):
-    """The height and the speed of point 2, and the two integrals; and the times of the
-    impacts; and the residuals of the constraints."""
+    """The height and the speed of point 2, and the two integrals, and the times of the
+    impacts; and, without derivatives, the residuals of the constraints, and all."""
     mechanism = five_bar(natural_lengths)
     sol = hj.simulate(
         hj.with_cost(mechanism, running),
@@ -64,7 +64,7 @@ def motion(natural_lengths):
     )
     (q, v), z = sol.xs
     curves = jnp.stack([q[:, 3], v[:, 3], z[:, 0], z[:, 1]])
-    return curves, sol.events.t, residuals(mechanism, sol.xs[0])
+    return (curves, sol.events.t), (residuals(mechanism, sol.xs[0]), sol)
 
 
 def residuals(mechanism, xs):
@@ -90,7 +90,7 @@ def by_penalty():
 
 @jit
 def with_sensitivity(natural_lengths, direction):
-    return jax.jvp(motion, (natural_lengths,), (direction,))
+    return jax.jvp(motion, (natural_lengths,), (direction,), has_aux=True)
 
 
 def main(folder):
@@ -98,11 +98,11 @@ def main(folder):
     sensitivities, differences, away = [], [], []
     for k in range(2):
         e = jnp.eye(2)[k]
-        (curves, impacts, index_one), (slopes, moves, _) = with_sensitivity(
+        (curves, impacts), (slopes, moves), (index_one, sol) = with_sensitivity(
             natural_lengths, e
         )
-        (up, later, _), _ = with_sensitivity(natural_lengths + step * e, e)
-        (down, earlier, _), _ = with_sensitivity(natural_lengths - step * e, e)
+        (up, later), _, _ = with_sensitivity(natural_lengths + step * e, e)
+        (down, earlier), _, _ = with_sensitivity(natural_lengths - step * e, e)
         count = int(jnp.sum(jnp.isfinite(impacts)))
         impacts, moves = impacts[:count], moves[:count]
         if k == 0:
@@ -132,7 +132,7 @@ def main(folder):
     for name, residual in zip(("positions", "velocities"), penalty, strict=True):
         print(f"  residuals of the {name}: up to {jnp.max(residual):.1e}")
 
-    draw(folder, curves, sensitivities, differences, index_one, penalty)
+    draw(folder, sol, sensitivities, differences, index_one, penalty)
 
 
 def check(name, exact, differences):
@@ -141,7 +141,7 @@ def check(name, exact, differences):
     assert apart < 1e-6
 
 
-def draw(folder, curves, sensitivities, differences, index_one, penalty):
+def draw(folder, sol, sensitivities, differences, index_one, penalty):
     figure, axes = plt.subplots(5, 2, figsize=(11, 15), sharex=True)
     for axis, one, other, unit in zip(
         axes[0], penalty, index_one, ("m²", "m²/s"), strict=True
@@ -161,13 +161,18 @@ def draw(folder, curves, sensitivities, differences, index_one, penalty):
         + [r"7(b): sensitivity of $\int \ddot y_2\, dt$"],
     ]
     units = [["m", "m/s"], ["m/m", "1/s"], ["m", "m/s"], ["m/m", "1/s"]]
+    # Of the state ((q, v), z).
+    parts = [lambda x: x[0][0][3], lambda x: x[0][1][3]]
+    parts += [lambda x: x[1][0], lambda x: x[1][1]]
     for row in range(4):
         for column in range(2):
             axis, i = axes[1 + row, column], 2 * (row // 2) + column
             axis.set_title(titles[row][column])
             axis.set_ylabel(units[row][column])
             if row % 2 == 0:
-                axis.plot(times, curves[i])
+                hj.plot.trajectory(sol, {units[row][column]: parts[i]}, ax=axis)
+                axis.get_legend().remove()
+                axis.set_xlabel("")
                 continue
             for k, color in enumerate(("C0", "C3")):
                 exact = sensitivities[k][i]

@@ -46,7 +46,9 @@ def _cell(cell, name, images):
 def _mathjax():
     """The files of MathJax that pages load: what sets formulas, and its fonts."""
     (package,) = importlib.util.find_spec("mathjax").submodule_search_locations
-    folder = Path(package) / "static/mathjax/es5"
+    root = Path(package) / "static/mathjax"
+    yield "mathjax/LICENSE", root / "LICENSE"
+    folder = root / "es5"
     fonts = folder.glob("output/chtml/fonts/woff-v2/*.woff")
     for path in (folder / "tex-chtml.js", *sorted(fonts)):
         # Beside the script, where it looks for them.

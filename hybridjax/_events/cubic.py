@@ -53,6 +53,13 @@ def clearly_positive(g0, d0, g1, d1, g_check, grazing_tol):
     return all_of(clear), jnp.clip(factor, 1, 10)
 
 
+def contradicts(g0, d0, g1, d1):
+    """Where do guards not go by what their rates say, not even by half of it? In short
+    steps that is so where a guard jumps, and where rounding is all that is seen."""
+    fastest = jnp.maximum(jnp.abs(d0), jnp.abs(d1))
+    return jnp.abs(g1 - g0 - (d0 + d1) / 2) > fastest / 2
+
+
 def stays_above(floor, aim, g0, d0, g1, d1, g_check):
     """Do all guards stay above `floor` over the step, or rise, or are they leaving?
 

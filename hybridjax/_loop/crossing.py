@@ -24,6 +24,7 @@ class Found(NamedTuple):
     # Was the step too short to say more than the signs of a guard at its ends?
     blurred: Bool[Array, ""]
     unclear: Int[Array, ""]  # the guard that is grazing, or else one of these
+    unsure: Bool[Array, " n_guards"]  # which are not represented well enough
     # Where the first one is crossed, if one is.
     dt: Float[Array, ""]
     guard: Int[Array, ""]
@@ -42,7 +43,8 @@ def search(
     no lane wants to know."""
     no, none = jnp.zeros_like(wanted), jnp.asarray(0, jnp.int32)
     zero = jnp.zeros_like(a.dt)
-    nothing = Found(no, no, zero, no, no, none, zero, none, no)
+    nobody = jnp.zeros_like(s.later)
+    nothing = Found(no, no, zero, no, no, none, nobody, zero, none, no)
     return compute_if(
         eqxi.unvmap_any(wanted),
         lambda: _search(system, s, a, wanted, grazing_tol, short),
@@ -55,7 +57,8 @@ def _search(system, s: State, a: Attempt, wanted, grazing_tol, short) -> Found:
     c = find_crossings(s.g, dt * s.rate, a.g, dt * a.rate, a.g_check, grazing_tol)
     # Shortening a step further tells nothing more: the guard is crossed if it is
     # another one at the end. Where it turned, it fires there, at the start of the next.
-    signs = ~c.certain & (dt <= short)
+    unsure = ~c.certain
+    signs = unsure & (dt <= short)
     falls = (s.g > 0) & (a.g <= 0)
     c = c._replace(
         certain=c.certain | signs,
@@ -85,6 +88,7 @@ def _search(system, s: State, a: Attempt, wanted, grazing_tol, short) -> Found:
         grazing=any_of(grazing),
         blurred=any_of(signs),
         unclear=first_least(jnp.where(grazing, 0, jnp.where(signs, 1, 2))),
+        unsure=unsure,
         dt=root * dt,
         guard=guard,
         turn=turn,

@@ -19,13 +19,13 @@ judge a guard, are counted. `tests/loop/test_state_machine.py` looks at every it
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._events.cubic import clearly_positive
+from .._events.cubic import clearly_positive, contradicts
 from .._events.firing import (
     candidates,
     comes_later,
@@ -53,6 +53,14 @@ _LANDING = 16
 # So many steps in a row that are too short to judge a guard do not lead away from where
 # it cannot be judged. A kink or a jump of a guard is passed in one of them.
 _MAX_BLURRED = 8
+
+# So many steps in a row in which a guard contradicts its rates see what it is rounded
+# to. A jump of a guard is passed in one of them, and a few more, each ten times longer,
+# show again how it moves.
+_MAX_NUMB = 16
+
+# A flight that rises by so many roundings of its guard at most is that of what rests.
+_ROUNDINGS = 64
 
 # Landings are corrected backwards by this share of their length at most.
 _BACK = 0.99
@@ -155,7 +163,7 @@ class LandingLoop(AbstractLoop):
         start = dataclasses.replace(s, num_steps=s.num_steps + ~s.done)
         new = select(
             start,
-            (accept, self.accepted(start, a, a.dt * factor)),
+            (accept, self.felt(self.accepted(start, a, a.dt * factor), s, a)),
             (reject, self.rejected(start, a)),
         )
         # The guards are positive at the end of this step: none fires there.
@@ -184,7 +192,7 @@ class LandingLoop(AbstractLoop):
         start = dataclasses.replace(
             s, approach=self.first_approach(), num_steps=s.num_steps + ~s.done
         )
-        start = self.touched(start, checked, found)
+        start = self.touched(start, a, checked, found)
         longer, shorter = (
             a.dt * jnp.clip(found.factor, *limits) for limits in ((1, 10), (0.1, 0.7))
         )
@@ -196,9 +204,9 @@ class LandingLoop(AbstractLoop):
         judged, happens = self.fired(start, event, guard, t_pre, x_pre, later)
         new = select(
             start,
-            (o.accept, self.passed(start, a, longer, found)),
+            (o.accept, self.passed(start, s, a, longer, found)),
             (o.reject, self.rejected(start, a)),
-            (o.shorten, self.shortened(start, a, shorter)),
+            (o.shorten, self.blunted(self.shortened(start, a, shorter), s, a, found)),
             (o.aim, self.aimed(start, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
             (o.give_up, self.shortened(start, a, a.dt / 2)),
@@ -241,14 +249,23 @@ class LandingLoop(AbstractLoop):
             fire=fire,
         )
 
-    def touched(self, s: State, checked, found: Found) -> State:
+    def touched(self, s: State, a: Attempt, checked, found: Found) -> State:
         """Is a guard touched tangentially, or does it move less than it is rounded?"""
         blurred = checked & found.blurred & (s.blurred >= _MAX_BLURRED)
         touches = blurred | (checked & found.grazing)
-        guard = found.unclear
+        numb = found.unsure & (s.numb >= _MAX_NUMB)
+        rounded = checked & any_of(numb) & ~touches
+        guard = jnp.where(rounded, first_least(jnp.where(numb, 0, 1)), found.unclear)
+        touches = touches | rounded
         # A flight of less than sqrt(eps) is no higher than rounding: it is at rest.
         since = s.t - s.firings.last[guard]
         resting = touches & (since <= jnp.sqrt(self.eps) * self.scale)
+        # Nor is one that rises by no more than what is seen of it.
+        dt = jnp.where(checked, a.dt, 1)
+        speed = jnp.maximum(jnp.abs(s.rate), jnp.abs(a.rate))
+        rise = since * (speed + since * jnp.abs(a.rate - s.rate) / dt)
+        seen = _ROUNDINGS * jnp.maximum(jnp.abs(s.g), jnp.abs(a.g))
+        resting = resting | (touches & (rise <= seen)[guard])
         return dataclasses.replace(
             s,
             guard_end=jnp.where(touches, guard, -1),
@@ -257,10 +274,28 @@ class LandingLoop(AbstractLoop):
             ),
         )
 
-    def passed(self, s: State, a: Attempt, guard_dt, found: Found) -> State:
-        new = self.accepted(s, a, guard_dt)
+    def passed(
+        self, start: State, s: State, a: Attempt, guard_dt, found: Found
+    ) -> State:
+        new = self.felt(self.accepted(start, a, guard_dt), s, a, found.unsure)
         blurred = jnp.where(found.blurred, s.blurred + 1, 0)
         return dataclasses.replace(new, blurred=blurred)
+
+    def felt(self, new: State, s: State, a: Attempt, unsure: Any = False) -> State:
+        """The state `new` after a step from `s`: did guards move as their rates say?
+        What is far, and moves little, may be rounded: that is no trouble until a step
+        is `unsure` of it."""
+        numb = self.is_numb(s, a) & (unsure | (s.numb > 0))
+        return dataclasses.replace(new, numb=jnp.where(numb, s.numb + 1, 0))
+
+    def blunted(self, new: State, s: State, a: Attempt, found: Found) -> State:
+        """The state `new` where the step is made shorter, as it is unsure."""
+        numb = self.is_numb(s, a) & found.unsure
+        numb = jnp.where(numb, jnp.maximum(s.numb, 1), s.numb)
+        return dataclasses.replace(new, numb=numb)
+
+    def is_numb(self, s: State, a: Attempt):
+        return contradicts(s.g, a.dt * s.rate, a.g, a.dt * a.rate)
 
     #
     # Landing

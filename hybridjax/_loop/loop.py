@@ -100,6 +100,7 @@ class AbstractLoop(abc.ABC):
                 close=jnp.zeros((n_guards,), jnp.int32),
             ),
             blurred=zero,
+            numb=jnp.zeros((n_guards,), jnp.int32),
             to_fire=self.settings.terminal and self.settings.terminal[1],
             num_events=zero,
             num_steps=zero,

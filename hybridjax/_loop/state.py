@@ -66,6 +66,8 @@ class State(eqx.Module):
     approach: PyTree  # what the event method remembers
     firings: Firings
     blurred: Int[Array, ""]  # steps in a row that were too short to judge a guard
+    # Steps in a row in which a guard contradicted its rates, since one told too little.
+    numb: Int[Array, " n_guards"]
     # Outcome.
     to_fire: Any  # how many firings of a terminal event are left, if there is one
     num_events: Int[Array, ""]

@@ -19,16 +19,16 @@ def _jit(f):
 
 
 class _Paddle(hj.AbstractHybridSystem):
-    """A ball that bounces on a paddle that swings, at a phase `args`."""
+    """A ball that bounces on a paddle that swings, at a phase and a height `args`."""
 
     def flow(self, t, x, mode, args):
         return jnp.stack([x[1], -9.81 * jnp.ones_like(x[1])])
 
     def guards(self, t, x, mode, args):
-        return x[:1] - 0.1 * jnp.sin(5 * t + args)
+        return x[:1] - (0.1 * jnp.sin(5 * t + args[0]) + args[1])
 
     def jump(self, t, x, mode, event, args):
-        v = 0.5 * jnp.cos(5 * t + args)
+        v = 0.5 * jnp.cos(5 * t + args[0])
         return jnp.stack([x[0], v - 0.5 * (x[1] - v)]), mode
 
 
@@ -37,20 +37,24 @@ class _Paddle(hj.AbstractHybridSystem):
 )
 def test_at_rest_on_a_paddle(dtype):
     # The height is rounded where the paddle is, so that the last flights are not
-    # resolved; and still it is at rest.
+    # resolved; and still it is at rest. High up they are rounded long before their gaps
+    # come near the rounding of time.
     phase = np.linspace(0, 2 * np.pi, 64, endpoint=False)
-    x0 = jnp.asarray([1.0, 0.0], dtype)
-    sol = _jit(lambda phase: _simulate(_Paddle(), 3.0, x0, 0, phase))(
-        jnp.asarray(phase, dtype)
-    )
+    height, phase = (a.ravel() for a in np.meshgrid([0.0, 30.0, 1000.0], phase))
+
+    def solve(args):
+        x0 = jnp.stack([1 + args[1], 0 * args[1]])
+        return _simulate(_Paddle(), 3.0, x0, 0, args)
+
+    sol = _jit(solve)(jnp.asarray(np.stack([phase, height], axis=1), dtype))
     t = np.asarray(sol.stats["t_end"], float)
     # A ball that falls faster than the paddle does not come to rest before the end.
     rests = np.asarray(sol.result == hj.RESULTS.zeno)
     assert (np.asarray(sol.result == hj.RESULTS.successful) == ~rests).all()
-    assert rests.sum() > 50 and (rests.all() or dtype == np.float32)
-    np.testing.assert_allclose(
-        sol.x1[rests, 0], 0.1 * np.sin(5 * t + phase)[rests], atol=1e-6
-    )
+    assert rests.sum() > 150 and (rests.all() or dtype == np.float32)
+    off = np.asarray(sol.x1[:, 0], float) - height - 0.1 * np.sin(5 * t + phase)
+    rounding = 4 * np.finfo(dtype).eps * height
+    assert (np.abs(off) <= 1e-6 + rounding)[rests].all()
     assert (sol.events.count < 64).all()
 
 

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, PyTree
 
+from .._jax.reduce import all_of
 from .._steps.method import TangentTolerance
-from .._steps.step import flow_for
+from .._steps.stages import explicit_tableau
+from .._steps.step import flow_for, solver_step
 from .._steps.variation import pull_flow, push_flow, scale_of
 from .._systems.flat import FlatSystem
 from .recording import AbstractRecording, Inputs, Outputs
@@ -83,8 +85,14 @@ def along(
 ) -> Float[Array, " n"]:
     """The state a time `dt` after that of `x`, of which no derivative with respect to
     `t` and `dt` is taken; with respect to the others it is that of `x` where the flow's
-    does not exist."""
-    return flow_for(solver, system, t, dt, x, mode)
+    does not exist. NaN where an implicit step fails."""
+    if explicit_tableau(solver) is not None:
+        return flow_for(solver, system, t, dt, x, mode)
+    # A part of a recorded step has stages of its own: not all may be where the field
+    # has a derivative, without which what an implicit step returns is something else.
+    flow = system.flow(t, x, mode)
+    step = solver_step(solver, system, t, dt, x, flow, mode)
+    return jnp.where(step.okay | (dt == 0), step.x, jnp.nan)
 
 
 @along.def_jvp
@@ -100,6 +108,11 @@ def _along_jvp(primals, tangents, *, t, dt, mode, solver, tangent_tol, exists):
         tangent_tol=tangent_tol,
         exists=exists,
     )
-    dt = jnp.where(exists, dt, 0)
+    dt, known = jnp.where(exists, dt, 0), jnp.ones((), x.dtype)
+    if explicit_tableau(solver) is None:
+        there = all_of(jnp.isfinite(x_end))
+        dt, known = jnp.where(there, dt, 0), jnp.where(there | ~exists, known, jnp.nan)
     step = _Step(system, solver, tangent_tol, t, dt, x, mode, x_end)
-    return x_end, push(Inputs(t_system, t_x, None, None), step).x_end
+    t_end: Any = push(Inputs(t_system, t_x, None, None), step).x_end
+    # Not a `where`, whose transpose would be zero.
+    return x_end, known * t_end

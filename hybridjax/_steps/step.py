@@ -1,8 +1,10 @@
+import functools
 from typing import Any, NamedTuple
 
 import diffrax as dfx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._jax.gate import gate
@@ -89,8 +91,9 @@ def flow_for(
 def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
     # An implicit step solves linear systems, and so does its derivative: these end the
     # whole program if one lane has a NaN in its Jacobian, or call what they return a
-    # solution. Such a lane has no field; and no step leads to where that is so.
-    exists = _is_smooth(system, t, x, flow, mode)
+    # solution. Such a lane has no field; and no step leads to, or past, where that is
+    # so: none of its stages lies there.
+    exists = _is_smooth(system, mode, t, x)
     terms = term(system, mode, exists)
     state = solver.init(terms, t, t + dt, x, None)
     x1, error, dense_info, _, result = solver.step(
@@ -98,15 +101,32 @@ def _diffrax_step(solver, system, t, dt, x, flow, mode) -> StepResult:
     )
     flow1 = system.flow(t + dt, x1, mode)
     interpolation = _interpolation(solver, dt, x, x1, flow, flow1, dense_info)
-    smooth = exists & _is_smooth(system, t + dt, x1, flow1, mode)
+    stages = _implicit_stages(solver, t, dt, x, x1, dense_info)
+    each_smooth = jax.vmap(functools.partial(_is_smooth, system, mode))(*stages)
+    smooth = exists & each_smooth.all()
     okay = smooth & (result == dfx.RESULTS.successful)
     return StepResult(x1, error, flow1, interpolation, okay)
 
 
-def _is_smooth(system, t, x, flow, mode) -> Bool[Array, ""]:
+def _implicit_stages(solver, t, dt, x, x1, dense_info):
+    """Times and states of the stages after the first, as far as they are known, and of
+    the end: their first axis."""
+    times, states = jnp.stack([t + dt]), x1[None]
+    tableau = getattr(solver, "tableau", None)
+    if not isinstance(tableau, dfx.ButcherTableau) or tableau.a_diagonal is None:
+        return times, states
+    weights = np.diag(tableau.a_diagonal)[1:]
+    for i, row in enumerate(tableau.a_lower):
+        weights[i, : i + 1] = row
+    inner = x[None] + jnp.asarray(weights, x.dtype) @ dense_info["k"]
+    times = jnp.append(t + jnp.asarray(tableau.c, dt.dtype) * dt, times)
+    return times, jnp.concatenate([inner, states])
+
+
+def _is_smooth(system, mode, t, x) -> Bool[Array, ""]:
     """Are the vector field and its derivative (in one direction) finite?"""
     field = lambda x: system.flow(t, x, mode)
-    _, slope = jax.jvp(field, (x,), (jnp.ones_like(x),))
+    flow, slope = jax.jvp(field, (x,), (jnp.ones_like(x),))
     return all_of(jnp.isfinite(jnp.concatenate([x, flow, slope])))
 
 

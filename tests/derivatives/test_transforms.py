@@ -404,11 +404,14 @@ def test_failed_lanes_do_not_disturb_the_others():
 def test_failed_lanes_of_an_implicit_solver():
     # Its linear solver ends the whole program where it is given a NaN: it is not, in
     # lanes that begin with one, or whose field is one from some time on, or has a
-    # derivative of NaN from some state on (where it would return something wrong).
+    # derivative of NaN from some state on (where it would return something wrong), or
+    # for some time only: then steps may begin before it, and end after it.
     class Decay(hj.AbstractHybridSystem):
         def flow(self, t, x, mode, args):
-            until, edge = args
+            until, edge, hole = args
             nothing = 0 * jnp.sqrt(jnp.maximum(x - edge, 0))
+            away = (t - hole) ** 2 - 0.01**2 + 0 * x
+            nothing = nothing + 0 * jnp.sqrt(jnp.maximum(away, 0))
             return jnp.where(t >= until, jnp.nan, nothing - x)
 
         def guards(self, t, x, mode, args):
@@ -435,14 +438,29 @@ def test_failed_lanes_of_an_implicit_solver():
     # From 1 to 0.5, up by 1, and on.
     end = lambda x0, t: (1 + 0.5) * jnp.exp(-t) / (0.5 / x0)
     exact = lambda x0: jnp.stack([end(x0, 1.0), end(x0, 0.9), jnp.log(2 * x0)])
-    more = before, after, until, edge
+    holes = np.linspace(0.1, 0.9, 17)
+    n, one = holes.size, np.ones(holes.size)
+    far = jnp.full_like(x0, 9)
+    more = [(before, 0 * one > 0), (after, 0 * one > 0), (until, 2 * one), (edge, -one)]
+    more = [np.append(a, b) for a, b in (*more, (far, holes))]
+    x0 = np.append(x0, one)
     value, *slopes, okay = batch_jacobians(outcome)(x0[:, None], *more)
-    for lane in (0, 7, 8):
-        assert error(value[lane], exact(1.0)) < 1e-7
-    assert okay.tolist() == [True] + 6 * [False] + 2 * [True]
+    assert okay[:9].tolist() == [True] + 6 * [False] + 2 * [True]
+    # A hole that no stage falls into is not seen.
+    assert 0 < okay[9:].sum() < n
+    # What is saved between may be reached by another step, which falls into it.
+    off = np.abs(np.asarray(value)[okay] - np.asarray(exact(1.0)))
+    assert (off[:, ::2] < 1e-7).all() and ((off < 1e-7) | np.isnan(off)).all()
+    assert 0 < np.isnan(off).sum() < n
+    whole = np.isfinite(off[3:]).all(axis=1)
+    there = 9 + np.flatnonzero(okay[9:])
     for slope in slopes:
         assert error(slope[0, :, 0], jax.jacfwd(exact)(1.0)) < 1e-6
-        assert np.isnan(slope[1:, :2]).all()
+        off = np.asarray(slope)[there, :, 0] - np.asarray(jax.jacfwd(exact)(1.0))
+        assert (np.abs(off[whole]) < 1e-6).all()
+        assert ((np.abs(off) < 1e-6) | np.isnan(off)).all()
+        assert np.isnan(slope[1:9, :2]).all()
+        assert np.isnan(slope[9:][~okay[9:], :2]).all()
 
 
 def test_all_of_a_failed_lane():

@@ -178,7 +178,7 @@ def draw(paths, heights, folder):
             draw_robot(axes[i], model, q, f"C{i}", alpha)
     save(figure, folder / "hopper_jump.png")
     qs = at_times(paths[-1], np.arange(0, film, 0.03))
-    film_robot(model, qs, folder / "hopper_jump.gif", 60, (-1.3, 1.3), "half as fast")
+    film_robot(model, qs, folder / "hopper_jump.gif", 60, (-1.5, 1.5), "half as fast")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""What falls in `_gymnasium.py`, by hybridjax, by MJX and by MuJoCo in C."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from _gymnasium import Fall, mujoco
+
+
+SECONDS = 1.0
+REST_SPEED = 1e-3  # m/s, of hybridjax; else feet that creep make a fall stiff
+MAX_STEPS, MAX_EVENTS = 4096, 256
+
+
+class Engine(NamedTuple):
+    """`forward(setting, u)` and `gradient(setting, u)` take the controls of all lanes:
+    the final positions, and the derivatives of the root's final x by the controls."""
+
+    forward: Callable
+    gradient: Callable
+    settings: dict[str, Any]  # by name, from coarse to fine
+    # Finer than these; and one that is less so, which tells how near it is. `None` is
+    # that of MuJoCo.
+    limit: tuple[Any, Any] | None = None
+    difference: float = 0.0  # of controls, where states of the limit are differenced
+
+
+def hybridjax(fall: Fall) -> Engine:
+    import diffrax
+    import hybridjax as hj
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    robot = hj.robots.from_mjcf(fall.model, rest_speed=REST_SPEED)
+    x0 = jnp.asarray(fall.q), jnp.zeros(fall.model.nv)
+    free = jnp.zeros(len(robot.contacts), int)
+
+    def final(u, tolerance):
+        sol = hj.simulate(
+            robot.system,
+            *(0.0, SECONDS, x0, free, u),
+            stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+            max_steps=MAX_STEPS,
+            max_events=MAX_EVENTS,
+            throw=False,
+        )
+        done = sol.result == hj.RESULTS.successful
+        return jnp.where(done, sol.x1[0], jnp.nan)
+
+    def slope(u, tolerance):
+        return jax.grad(lambda u: final(u, tolerance)[0])(u)
+
+    settings = {f"tolerance {tol:.0e}": tol for tol in (1e-4, 1e-6, 1e-8)}
+    return Engine(_of_lanes(final), _of_lanes(slope), settings, (1e-11, 1e-10), 1e-5)
+
+
+def mjx(fall: Fall) -> Engine:
+    """In forward mode, one tangent for each control: reverse mode refuses its
+    solver."""
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    from _mjx import as_double
+    from mujoco import mjx
+
+    model = as_double(mjx.put_model(fall.model))
+    data = as_double(mjx.make_data(fall.model))
+    data = data.replace(qpos=jnp.asarray(fall.q))
+
+    def final(u, dt):
+        timed = model.replace(opt=model.opt.replace(timestep=dt))
+        start = data.replace(ctrl=u)
+        steps = jnp.round(SECONDS / dt).astype(int)
+        step = lambda _, data: mjx.step(timed, data)
+        return jax.lax.fori_loop(0, steps, step, start).qpos
+
+    def slope(u, dt):
+        along = lambda e: jax.jvp(lambda u: final(u, dt)[0], (u,), (e,))[1]
+        return jax.vmap(along)(jnp.eye(u.shape[0]))
+
+    return Engine(_of_lanes(final), _of_lanes(slope), _steps(fall, (1, 4)))
+
+
+def in_c(fall: Fall) -> Engine:
+    """MuJoCo, one lane after the other, with central differences for gradients."""
+    model, data = fall.model, mujoco.MjData(fall.model)
+    dt, difference = model.opt.timestep, 1e-2
+
+    def final(dt, u):
+        model.opt.timestep = dt
+        mujoco.mj_resetData(model, data)
+        data.qpos[:] = fall.q
+        data.ctrl[:] = u
+        mujoco.mj_step(model, data, nstep=round(SECONDS / dt))
+        return data.qpos.copy()
+
+    forward = lambda dt, u: np.stack([final(dt, lane) for lane in u])
+    gradient = lambda dt, u: differences(forward, dt, u, difference)
+    limit = dt / 128, dt / 64
+    return Engine(forward, gradient, _steps(fall, (1, 4, 16)), limit, difference)
+
+
+ENGINES = {"hybridjax": hybridjax, "MJX": mjx, "MuJoCo": in_c}
+
+
+def differences(
+    forward: Callable, setting, u: np.ndarray, step: float, controls: int | None = None
+) -> np.ndarray:
+    """Central ones of the root's final x, by the first controls, or all."""
+    x = lambda u: forward(setting, u[None])[0, 0]
+    moves = step * np.eye(u.shape[1])[:controls]
+    of_lane = lambda u: [(x(u + e) - x(u - e)) / (2 * step) for e in moves]
+    return np.array([of_lane(lane) for lane in u])
+
+
+def _steps(fall: Fall, parts) -> dict[str, float]:
+    dt = fall.model.opt.timestep
+    return {f"steps of {1e3 * dt / part:.3g} ms": dt / part for part in parts}
+
+
+def _of_lanes(fn: Callable) -> Callable:
+    """A program of all lanes; of one that has no axis for it."""
+    import hybridjax as hj
+    import jax
+    import jax.numpy as jnp
+
+    # The same options for all: they are XLA's.
+    options = hj.compiler_options("fast_to_run")
+    alone = jax.jit(fn, compiler_options=options)
+    batch = jax.jit(jax.vmap(fn, (0, None)), compiler_options=options)
+
+    def call(setting, u):
+        setting = jnp.asarray(setting)
+        if len(u) == 1:
+            return np.asarray(alone(u[0], setting))[None]
+        return np.asarray(batch(u, setting))
+
+    return call
+
+
+def cpu_timed(fn: Callable, *args, enough: float = 0.0) -> tuple[np.ndarray, float]:
+    """The result, and the least CPU time of some calls, which take `enough` seconds."""
+    least, spent, result = np.inf, 0.0, np.empty(0)
+    while least == np.inf or spent < enough:
+        begin = time.process_time()
+        result = fn(*args)
+        taken = time.process_time() - begin
+        least, spent = min(least, taken), spent + taken
+    return result, least

@@ -63,7 +63,8 @@ class Inertia(eqx.Module):
         turned = compose(turns, square(own)) - compose(square(own), turns)
         acceleration = dot(tree.moves.astype(dtype), turned.reshape(-1, 16))
         acceleration = square(acceleration) + compose(velocity, velocity)
-        acceleration = acceleration.at[:, :3, 3].add(-self.gravity)
+        fall = jnp.pad(self.gravity[:, :, None], ((0, 0), (0, 1), (3, 0)))
+        acceleration = acceleration - fall
         forces = compose(acceleration, moments).reshape(-1, 16)
         return jnp.sum(twists * dot(tree.moves.T.astype(dtype), forces), axis=1)
 

@@ -92,8 +92,10 @@ class Kinematics(eqx.Module):
         the world, sums of moments would lose their digits."""
         tree = self.topology
         away = np.eye(tree.n_frames) - selection(tree.roots, tree.n_frames)
-        positions = dot(away.astype(transforms.dtype), transforms[:, :, 3])
-        positions = positions.at[:, 3].set(1)
+        positions = dot(away.astype(transforms.dtype), transforms[:, :3, 3])
+        # Not `.at[...].set`: XLA makes a loop of each, which is a dozen kernels.
+        ones = jnp.ones_like(positions[:, :1])
+        positions = jnp.concatenate([positions, ones], axis=1)
         return jnp.concatenate([transforms[:, :, :3], positions[:, :, None]], axis=2)
 
     def twists(self, transforms) -> Twists:

@@ -71,7 +71,7 @@ def comes_to_rest(system, p: Point, hit, e) -> tuple[Bool[Array, ""], Bool[Array
 def closing(system, q, p: Point, active: Active) -> Float[Array, " d"]:
     """What is to be added to `q` to close the gaps of closed contacts."""
     normal = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
-    rows = p.velocity.at[: system.n_contacts].set(p.gap)
+    rows = jnp.concatenate([p.gap, p.velocity[system.n_contacts :]])
     return system.body.qdot(q, _cancelling(system, p, rows, normal))
 
 

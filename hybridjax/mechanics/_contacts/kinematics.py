@@ -53,7 +53,8 @@ def point(system, t, q, v, args) -> Point:
         along = lambda t: jax.jvp(surface, (t,), (one,))
         (s, s_rate), (_, s_bias) = jax.jvp(along, (t,), (one,))
         a = a - s
-        rate, bias = rate.at[:n].add(-s_rate), bias.at[:n].add(-s_bias)
+        less = lambda a, s: jnp.concatenate([a[:n] - s, a[n:]])
+        rate, bias = less(rate, s_rate), less(bias, s_bias)
     solved, multipliers = system.body.solve(t, q, v, args, jacobian.T)
     unconstrained, response = solved[:, 0], solved[:, 1:]
     spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))

@@ -7,6 +7,7 @@ robust, and slow in its last digits, so that it says who is active, and no more.
 
 import jax.lax as lax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 
 from ..._jax.reduce import largest
@@ -42,7 +43,8 @@ def by_projections(
         slides_on = -friction[j] * normal * given[:, j]
         tangential = jnp.where(resting[j] | known[j], tangential, slides_on)
         force = jnp.concatenate([normal[None], tangential])
-        return forces.at[:, j].set(jnp.where(guess.closed[j], force, 0))
+        force = jnp.where(guess.closed[j], force, 0)
+        return jnp.where((np.arange(n) == j)[None], force[:, None], forces)
 
     def sweep(carry):
         i, forces, _ = carry

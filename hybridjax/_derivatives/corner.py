@@ -145,7 +145,7 @@ def resolve_corner(
             guard_dx=jnp.where(it[:, None], dx, c.guard_dx),
             guard_x=jnp.where(it[:, None], c.x, c.guard_x),
             guard_count=c.guard_count + this,
-            order=c.order.at[i].set(j),
+            order=jnp.where(jnp.arange(c.order.size) == i, j, c.order),
             count=c.count + 1,
             reach=c.reach.and_of(x_plus, flow),
         )

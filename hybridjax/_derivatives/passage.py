@@ -113,7 +113,7 @@ def pass_in_order(
         new = Passage(
             x=x_plus,
             mode=mode_plus,
-            order=p.order.at[i].set(j),
+            order=jnp.where(jnp.arange(limit) == i, j, p.order),
             count=p.count + 1,
             fired=p.fired | (jnp.arange(g.shape[0]) == j),
             regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),

@@ -55,10 +55,10 @@ def _looped(tableau, system, t, dt, x, flow, mode):
 
     def stage(i, ks):
         at = x + _combined(weights[i], ks)
-        return ks.at[i].set(dt * system.flow(t + times[i] * dt, at, mode))
+        return _with(ks, i, dt * system.flow(t + times[i] * dt, at, mode))
 
     size = weights.shape[0]
-    ks = jnp.zeros((size, *x.shape), x.dtype).at[0].set(dt * flow)
+    ks = _with(jnp.zeros((size, *x.shape), x.dtype), 0, dt * flow)
     ks = lax.fori_loop(1, size, stage, ks)
     return ks, x + _combined(last, ks)
 
@@ -70,8 +70,7 @@ def looking_stages(tableau, system, t, dt, x, mode, here, known):
     size = weights.shape[0]
     if not tableau.fsal:
         # One more stage, at the end of the step.
-        weights = jnp.zeros((size + 1, size + 1), x.dtype).at[:size, :size].set(weights)
-        weights = weights.at[size, :size].set(last)
+        weights = jnp.pad(jnp.concatenate([weights, last[None]]), ((0, 0), (0, 1)))
         times, last = jnp.append(times, 1), jnp.append(last, 0)
 
     def stage(i, carry):
@@ -85,9 +84,9 @@ def looking_stages(tableau, system, t, dt, x, mode, here, known):
             lambda: here[1:],
         )
         there = flow, g, rate
-        return ks.at[i].set(dt * flow), where(start & ~known, there, here), there
+        return _with(ks, i, dt * flow), where(start & ~known, there, here), there
 
-    ks = jnp.zeros((weights.shape[0], *x.shape), x.dtype).at[0].set(dt * here[0])
+    ks = _with(jnp.zeros((weights.shape[0], *x.shape), x.dtype), 0, dt * here[0])
     first = jnp.where(eqxi.unvmap_all(known), 1, 0)
     ks, here, there = lax.fori_loop(first, weights.shape[0], stage, (ks, here, here))
     return ks[:size], x + _combined(last, ks), here, there
@@ -103,6 +102,11 @@ def _butcher(tableau, dtype):
     times = np.concatenate([[0.0], tableau.c])
     as_arrays = (weights, times, np.asarray(tableau.b_sol))
     return tuple(jnp.asarray(a, dtype) for a in as_arrays)
+
+
+def _with(ks, i, k):
+    """Not `ks.at[i].set(k)`, a scatter, of which XLA makes a loop."""
+    return lax.dynamic_update_index_in_dim(ks, k, i, 0)
 
 
 def _combined(weights, ks):
@@ -153,7 +157,7 @@ def _pull_looped(tableau, size, system_of: Callable, moving, t, dt, x, mode, ct)
         return dt * system_of(moving).flow(t + times[i] * dt, at, mode)
 
     def stage(i, ks):
-        return ks.at[i].set(slope(moving, i, x + _combined(weights[i], ks)))
+        return _with(ks, i, slope(moving, i, x + _combined(weights[i], ks)))
 
     ks = lax.fori_loop(0, size, stage, jnp.zeros((size, *x.shape), x.dtype))
 

@@ -66,7 +66,7 @@ class IndexOne(AbstractFormulation):
         errors = 2 * rate * constraints.rate + rate**2 * constraints.residual
         target = constraints.target - stabilization(errors)
         S = dot(G, response)
-        missing = dot(G, free).at[:, 0].add(-target)
+        missing = dot(G, free) - _first(target, k)
         multipliers = least_solve(S, missing, jnp.diagonal(S))
         return free - dot(response, multipliers), multipliers
 
@@ -111,7 +111,13 @@ class Penalty(AbstractFormulation):
         weighted = penalty[:, None] * G
         mass = jnp.diag(mass) if mass.ndim == 1 else mass
         target = constraints.target - errors
-        forces = forces.at[:, 0].add(dot(weighted.T, target))
+        columns = forces.shape[1]
+        forces = forces + _first(dot(weighted.T, target), columns)
         accelerations = accelerate(mass + dot(G.T, weighted), forces)
-        moved = dot(G, accelerations).at[:, 0].add(-target)
+        moved = dot(G, accelerations) - _first(target, columns)
         return accelerations, penalty[:, None] * moved
+
+
+def _first(column, columns: int):
+    """A matrix of so many columns, of which the others are zero."""
+    return jnp.pad(column[:, None], ((0, 0), (0, columns - 1)))

@@ -14,4 +14,5 @@ class PlanarBody(eqx.Module):
         return jnp.stack([self.mass, self.mass, self.inertia])
 
     def effort(self, t, q, v, args) -> Float[Array, "3"]:
-        return jnp.zeros_like(q).at[1].set(-self.mass * self.gravity)
+        none = jnp.zeros_like(self.gravity)
+        return jnp.stack([none, -self.mass * self.gravity, none])

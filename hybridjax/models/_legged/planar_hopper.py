@@ -97,7 +97,8 @@ class PlanarHopper(AbstractHybridSystem):
         )
 
     def jump(self, t, x, mode, event, args):
-        landed = x.at[7].set(self.foot(x, mode, args)[0])
+        place = self.foot(x, mode, args)[:1]
+        landed = jnp.concatenate([x[:7], place, x[8:]])
         return jnp.where(event == 0, landed, x), 1 - mode
 
     def _height(self, x):

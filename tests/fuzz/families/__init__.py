@@ -7,6 +7,7 @@ from .billiards import BILLIARDS
 from .converter import CONVERTER
 from .paddle import PADDLE
 from .points import POINTS
+from .pucks import PUCKS
 from .rods import BARS, RODS
 from .spiking import SPIKING
 from .stick_slip import STICK_SLIP
@@ -24,6 +25,7 @@ FAMILIES = {
         STICK_SLIP,
         BELT,
         POINTS,
+        PUCKS,
         BARS,
         RODS,
     )

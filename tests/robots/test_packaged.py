@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import diffrax
 import hybridjax as hj
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from .models import mujoco
@@ -21,9 +25,7 @@ from .test_dynamics import check_dynamics
     ],
 )
 def test_gymnasium(name, n_contacts):
-    gymnasium = pytest.importorskip("gymnasium")
-    folder = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
-    model = mujoco.MjModel.from_xml_path(str(folder / f"{name}.xml"))
+    model = _model("gymnasium", name)
     check_dynamics(model)
     robot = hj.robots.from_mjcf(model)
     assert len(robot.contacts) == robot.system.n_contacts == n_contacts
@@ -54,3 +56,78 @@ def test_dm_control():
     for name, message in refused.items():
         with pytest.raises(ValueError, match=message):
             hj.robots.from_mjcf(folder / f"{name}.xml")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "package, file",
+    [
+        ("gymnasium", "hopper"),
+        ("gymnasium", "half_cheetah"),
+        ("dm_control", "cartpole"),
+        ("dm_control", "pendulum"),
+    ],
+)
+def test_falls(package, file):
+    # For a second, from where its joints are a little bent: the value converges, and
+    # the derivative, along a direction of controls and states, is that of differences.
+    model = _model(package, file)
+    robot = hj.robots.from_mjcf(model)
+    q = _bent(robot)
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=model.nq + model.nv)
+    direction = rng.normal(size=model.nv), rng.normal(size=model.nu)
+
+    def final(moved, tolerance):
+        v, u = moved
+        sol = hj.simulate(
+            robot.system,
+            *(0.0, 1.0, (q, v)),
+            args=u,
+            stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
+            max_events=256,
+            throw=False,
+        )
+        x1 = jnp.concatenate(sol.x1)
+        return jnp.dot(weights, x1), (x1, sol.result == hj.RESULTS.successful)
+
+    value, gradient = jax.jit(final), jax.jit(jax.grad(final, has_aux=True))
+    start = np.zeros(model.nv), np.linspace(-0.1, 0.1, model.nu)
+    slopes, (coarse, ok) = gradient(start, 1e-8)
+    _, (fine, fine_ok) = value(start, 1e-10)
+    assert ok and fine_ok
+    assert np.max(np.abs(coarse - fine)) < 1e-7
+    h = 1e-5
+    ends = [
+        value(jax.tree.map(lambda a, b: a + h * b, start, moved), 1e-10)[0]
+        for moved in (direction, jax.tree.map(np.negative, direction))
+    ]
+    expected = (ends[0] - ends[1]) / (2 * h)
+    got = sum(np.dot(*pair) for pair in zip(slopes, direction, strict=True))
+    assert abs(got - expected) < 1e-6 * abs(expected)
+
+
+def _model(package: str, file: str):
+    if package == "gymnasium":
+        module = pytest.importorskip("gymnasium")
+        folder = Path(module.__file__).parent / "envs/mujoco/assets"
+    else:
+        folder = Path(pytest.importorskip("dm_control.suite").__file__).parent
+    return mujoco.MjModel.from_xml_path(str(folder / f"{file}.xml"))
+
+
+def _bent(robot):
+    """The configuration of the file, with all joints inside of their limits, each
+    otherwise; 2 cm above what it may fall on."""
+    model, q = robot.model, robot.model.qpos0.copy()
+    for j in np.flatnonzero(model.jnt_limited):
+        low, high = model.jnt_range[j]
+        bend = (0.1 + 0.05 * (0.618 * j % 1)) * (high - low)
+        place = model.jnt_qposadr[j]
+        q[place] = np.clip(q[place], low + bend, high - bend)
+    of_geoms = np.array([" on " in name for name in robot.contacts])
+    if of_geoms.any():
+        upward = model.jnt_axis[:, 2] * (model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE)
+        height = model.jnt_qposadr[np.argmax(upward)]
+        q[height] += 0.02 - np.min(robot.system.gap(jnp.asarray(q), None)[of_geoms])
+    return jnp.asarray(q)

@@ -87,11 +87,15 @@ def _one(tree, verdict: Verdict, *, messages: Messages):
     smooth = True if verdict.smooth is None else verdict.smooth
     first = lambda v: messages.failure(v[1]) if v[0] else messages.not_smooth
     values = (verdict.failed, verdict.values)
-    # What is known is looked at by NumPy: JAX would compile programs for it.
-    lib = jnp if is_traced((verdict.failed, smooth)) else np
+    lib = _library(verdict.failed, smooth)
     no = lib.logical_or(verdict.failed, lib.logical_not(smooth))
     ok = _check(no, values, first)
     return jnp.where(ok, 1.0, jnp.nan) if is_traced(ok) else np.ones(())
+
+
+def _library(*flags):
+    """What is known is looked at by NumPy: JAX would compile programs for it."""
+    return jnp if is_traced(flags) else np
 
 
 @_one.def_jvp
@@ -100,8 +104,8 @@ def _one_jvp(primals, tangents, *, messages: Messages):
     one = _one(*primals, messages=messages)
     if verdict.twice is None:
         return one, None
-    lib = jnp if is_traced(verdict.twice) else np
-    ok = _check(lib.logical_not(verdict.twice), (), lambda _: messages.not_twice)
+    no = _library(verdict.twice).logical_not(verdict.twice)
+    ok = _check(no, (), lambda _: messages.not_twice)
     return one, jnp.where(ok, 0.0, jnp.nan).astype(one.dtype)
 
 

@@ -15,8 +15,8 @@ def is_traced(tree: PyTree) -> bool:
 
 
 def as_array(value) -> Array:
-    """As `jnp.asarray`, never weakly typed. That compiles a program for each type of
-    number and each shape, some 30 ms in a new process; here NumPy converts them."""
+    """As `jnp.asarray`, of numbers without weak types. That compiles a program for each
+    type of number and each shape, some 30 ms in a new process; NumPy converts them."""
     if any(isinstance(leaf, jax.Array) for leaf in jtu.tree_leaves(value)):
         return jnp.asarray(value)
     return jax.device_put(np.asarray(value))

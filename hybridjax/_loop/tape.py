@@ -1,5 +1,6 @@
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._events.firing import crossing_times
@@ -80,6 +81,17 @@ class Tape(eqx.Module):
         rows = jnp.searchsorted(jnp.cumsum(fired), slot + 1)
         rows = jnp.where(rows < fired.shape[0], rows, jnp.argmax(fired))
         return rows, slot < self.num_events
+
+    def after(self, index: Int[Array, " n"], last: Bool[Array, " n"]):
+        """Times, states and modes after these rows: where the next ones begin, or,
+        after the `last` one, where the simulation ends."""
+
+        def pick(rows, end):
+            following = rows[jnp.clip(index + 1, 0, rows.shape[0] - 1)]
+            return jnp.where(last.reshape((-1,) + (1,) * end.ndim), end, following)
+
+        modes = jtu.tree_map(pick, self.mode, self.mode_end)
+        return pick(self.t, self.t_end), pick(self.x, self.x_end), modes
 
     @property
     def inner(self) -> Bool[Array, " rows"]:

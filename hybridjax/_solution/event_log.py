@@ -118,23 +118,17 @@ def event_log(path: Path, max_events: int, names: Names) -> EventLog:
 def _recorded(path: Path, max_events: int, names: Names) -> EventLog:
     tape = path.tape
     index, valid = tape.event_rows(max_events)
-    # What an event leads to is where the next row begins, or the end.
     here = lambda rows: rows[index]
-    ends = index + 1 >= tape.num_rows
-
-    def after(rows, end):
-        follows = rows[jnp.minimum(index + 1, rows.shape[0] - 1)]
-        return jax.vmap(lambda ends, x: jnp.where(ends, end, x))(ends, follows)
-
+    _, x_plus, mode_plus = tape.after(index, index + 1 >= tape.num_rows)
     return _padded(
         path,
         valid,
         here(tape.t_event),
         here(tape.event),
         jtu.tree_map(here, tape.mode),
-        jtu.tree_map(after, tape.mode, tape.mode_end),
+        mode_plus,
         here(tape.x_pre),
-        after(tape.x, tape.x_end),
+        x_plus,
         here(tape.rate),
         names,
     )

@@ -118,13 +118,7 @@ def _at_steps(path: Path, fn, args) -> tuple[PyTree, PyTree, PyTree]:
     (index,) = jnp.nonzero(done, size=size, fill_value=size)
     # Other lanes of a batch may have more rows.
     last = jnp.arange(size) + 1 >= jnp.sum(done)
-
-    def pick(buffer, end):
-        following = buffer[jnp.clip(index + 1, 0, size - 1)]
-        return jnp.where(last.reshape((-1,) + (1,) * end.ndim), end, following)
-
-    ts = pick(tape.t, tape.t_end)
-    xs, modes = pick(tape.x, tape.x_end), jtu.tree_map(pick, tape.mode, tape.mode_end)
+    ts, xs, modes = tape.after(index, last)
     used = index < size
     out = _apply(fn, ts, jax.vmap(path.unravel)(xs), args)
     # What fills the other slots has no derivative.

@@ -50,13 +50,13 @@ def _eliminated(a, active):
     others cost little."""
     n = a.shape[0]
     index = np.arange(n)
-    place, count = jnp.asarray(index), n
+    order, place, count = index, index, n
     if active is not None:
         a = jnp.where(active[:, None] & active[None], a, np.eye(n, dtype=a.dtype))
-        _, place, count = in_order(active)
+        order, place, count = in_order(active)
 
     def eliminate(k, m):
-        j = jnp.sum(jnp.where(place == k, index, 0))
+        j = _row(jnp.asarray(order), k)
         column = _column(m, j)
         best = jnp.argmax(jnp.where(place >= k, jnp.abs(column), -1))
         solved = _row(m, best) / _row(column, best)

@@ -78,6 +78,15 @@ def _draw(rng, n, gaps):
     return np.stack([t0, duration, *q, *speed, angle, mu, g, e, 5 + 0 * e], axis=1)
 
 
+ON_A_SLOPE = (
+    Parameter("angle"),
+    Parameter("friction"),
+    Parameter("gravity", 1, -2),
+    # Where it is zero, contacts close.
+    Parameter("restitution", moves=False),
+    Parameter("stabilization", 0, -1),
+)
+
 POINTS = Family(
     name="points",
     parameters=(
@@ -87,12 +96,7 @@ POINTS = Family(
         Parameter("z", 1, 0),
         Parameter("speed in x", 1, -1),
         Parameter("speed in z", 1, -1),
-        Parameter("angle"),
-        Parameter("friction"),
-        Parameter("gravity", 1, -2),
-        # Where it is zero, contacts close.
-        Parameter("restitution", moves=False),
-        Parameter("stabilization", 0, -1),
+        *ON_A_SLOPE,
     ),
     draw=_draw,
     build=_build,

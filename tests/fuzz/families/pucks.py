@@ -18,6 +18,7 @@ import numpy as np
 
 from ..core import DURATION, Family, Parameter, START
 from ..reference import UNWATCHED
+from .points import ON_A_SLOPE
 
 
 _FREE, _STUCK, _SLIDES, _DOWN = range(4)
@@ -196,12 +197,7 @@ PUCKS = Family(
         Parameter("speed downhill", 1, -1),
         Parameter("speed across", 1, -1),
         Parameter("speed upwards", 1, -1),
-        Parameter("angle"),
-        Parameter("friction"),
-        Parameter("gravity", 1, -2),
-        # Where it is zero, contacts close.
-        Parameter("restitution", moves=False),
-        Parameter("stabilization", 0, -1),
+        *ON_A_SLOPE,
     ),
     draw=_draw,
     build=_build,

@@ -396,6 +396,67 @@ def test_one_of_two_lifts_off():
     assert (normal[:, 0] > 0).all() and (normal[:, 1] == 0).all()
 
 
+def test_no_limit_of_friction():
+    # A rod that turns about its end, until that would have to be held down. Without the
+    # force along the ground it would sink: so it slides, as it does a little before
+    # where the friction is large.
+    @jax.jit
+    def slope(p):
+        return jax.jvp(ours, (p,), (jnp.array([0.7, -0.4, 1.0, 0.0]),), has_aux=True)
+
+    def ours(p):
+        tilt, rate, mu, static = p
+        rod = models.rod(friction=mu, static_friction=static)
+        end = 0.5 * jnp.stack([jnp.cos(tilt), jnp.sin(tilt)])
+        turn = 0.5 * jnp.stack([-jnp.sin(tilt), jnp.cos(tilt)])
+        q = jnp.concatenate([end, tilt[None]])
+        v = rate * jnp.concatenate([turn, jnp.ones(1)])
+        sol = hj.simulate(
+            rod,
+            0.0,
+            0.3,
+            (q, v),
+            jnp.array([_S, ContactMode.FREE]),
+            solver=_of_parabolas,
+            stepsize_controller=dfx.PIDController(rtol=1e-9, atol=1e-9),
+            max_steps=512,
+            max_events=8,
+        )
+        return jnp.concatenate(sol.x1), sol.events.mode_after[0]
+
+    for p in [1.3, 3.6, 0.1], [1.6, 3.0, 0.2], [1.5, -3.2, 0.3], [1.9, -3.6, 0.0]:
+        x, dx, mode = slope(jnp.array([*p, jnp.inf]))
+        backward = p[1] > 0
+        slips = ContactMode.SLIPPING_FORWARD + backward
+        np.testing.assert_array_equal(mode, [slips, ContactMode.FREE])
+        limit, d_limit, _ = slope(jnp.array([*p, 1e7]))
+        np.testing.assert_allclose(x, limit, rtol=1e-7, atol=1e-7)
+        np.testing.assert_allclose(dx, d_limit, rtol=1e-6, atol=1e-7)
+
+
+def test_an_impact_opens_a_contact_that_has_drifted():
+    # The ends of a rod of much inertia, of which one slides and the other strikes: they
+    # part, and begin at their surface, whatever the errors of the steps before.
+    rod = models.rod(inertia=0.5)
+    gap = lambda q: rod.gap(q, None)
+    mode, v = jnp.array([_F, ContactMode.FREE]), jnp.array([0.3, -1.0, -2.0])
+
+    @jax.jit
+    def parts(q, dq):
+        jump = lambda q: rod.jump(jnp.zeros(()), (q, v), mode, jnp.asarray(1), None)[0]
+        (q, after), (dq, _) = jax.jvp(jump, (q,), (dq,))
+        of_velocity = jax.jvp(gap, (q,), (after,))[1]
+        return gap(q), of_velocity, jax.jvp(gap, (q,), (dq,))[1]
+
+    for drift in (-1e-5, 1e-6):
+        q = jnp.array([0.1, drift / 2, -drift])
+        np.testing.assert_allclose(gap(q), [drift, 0], atol=1e-12)
+        place, speed, tangent = parts(q, jnp.array([0.2, 0.5, -0.3]))
+        np.testing.assert_allclose(place, 0, atol=1e-12)
+        assert speed[0] > 0.5 and abs(speed[1]) < 1e-9
+        np.testing.assert_allclose(tangent, 0, atol=1e-4)
+
+
 def test_restitution_of_the_state():
     # Of each contact; Newton's law, for one impact of each end of a rod in free fall.
     bounce = lambda q, v, args: jnp.stack([0.5 / (1 + v[1] ** 2), 0.3 + 0.1 * v[2]])

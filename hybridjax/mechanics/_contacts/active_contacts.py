@@ -28,6 +28,7 @@ def find_active(
     resting: Bool[Array, " n"],
     known: Bool[Array, " n"],
     held: Bool[Array, ""],
+    released: Bool[Array, " n"],
     friction: Float[Array, " n"],
     static_friction: Float[Array, " n"],
     exact: float,
@@ -40,6 +41,9 @@ def find_active(
     Murty's least-index method. In space, they begin from a good guess, and directions
     of slip are found for each attempt.
 
+    One whose static friction has no limit leaves its cone where it would pull, and so
+    with a tangential force: it opens, or slides, if without that force it would sink.
+
     **Arguments:**
 
     - `size`: of what `c` is the sum of, for rounding.
@@ -48,6 +52,7 @@ def find_active(
         their direction.
     - `known`: contacts that stay what they are.
     - `held`: whether all stay closed, also those that have to pull for that.
+    - `released`: contacts whose force is zero, and about to pull.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
 
     **Returns:**
@@ -86,6 +91,7 @@ def find_active(
         forces_count = ~(trusted & (i == 0))
         pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
+        pulls = pulls | (released & closed & (attempt == 0))
         normal = (pulls | sinks) & ~known & ~held
         if not tangential:
             return normal, jnp.zeros_like(normal), active.direction
@@ -94,7 +100,7 @@ def find_active(
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
         against = along(active.direction, moves[n:], n) < -little_move
         stops = closed & ~active.stick & resting & against
-        away = of_contacts(slips, tangential)
+        away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
         return normal, (slips | stops) & ~known, direction
 
@@ -116,6 +122,7 @@ def find_active(
         # One that could not stick may well be able to slide, without pulling.
         turn = first & tangent
         flip = first & ~turn
+        turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         changed = Active(
             closed=active.closed ^ flip,
             stick=active.stick ^ turn,

@@ -40,18 +40,22 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
         can_stick,
         ~closed,
         held,
+        jnp.zeros_like(hit),
         system.friction,
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
     )
     active = sliding_directions(p.W, c, active, can_stick, system.friction)
+    opens = closed & ~active.closed
     impulses = contact_forces(p.W, c, active, system.friction)
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
     bounces = hit & (e * -approach > 0)
     active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
     # Those that touch down with it are only near their surfaces, or are there now,
-    # but not in a nearby motion.
-    q = jnp.where(others.any(), q + closing(system, q, p, active), q)
+    # but not in a nearby motion. And those that open have drifted: from below, they
+    # might not rise above their surfaces.
+    parts = others.any() | opens.any()
+    q = jnp.where(parts, q + closing(system, q, p, guess), q)
     return q, v, active, unsolved
 
 

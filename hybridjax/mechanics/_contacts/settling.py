@@ -11,9 +11,11 @@ from .kinematics import little, point, slick, still
 from .tangential import in_space
 
 
-def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
+def settle(
+    system, t, q, v, mode, guess: Active, resting, known, impact, released, args
+):
     """The modes of contacts that are closed in `guess`, by their forces, and those
-    for which there is no solution."""
+    for which there is no solution. Those `released` stick, and are about to pull."""
     # Nothing of it is differentiated: the modes are discrete.
     system, t, q, v, args = stop_gradient((system, t, q, v, args))
     n = system.n_contacts
@@ -30,6 +32,7 @@ def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
         resting,
         known,
         jnp.asarray(False),
+        released,
         system.friction,
         system.static_friction,
         exact=0.6,
@@ -57,6 +60,6 @@ def settle(system, t, q, v, mode, guess: Active, resting, known, impact, args):
     rising = jnp.where(p.velocity[:n] > 0, int(up), int(ContactMode.FREE))
     stays = (mode != ContactMode.LIFTING) | (moves[:n] + little(p) > 0)
     free = jnp.where(impact | ~stays, rising, mode)
-    released = guess.closed & ~active.closed
-    free = jnp.where(released, int(ContactMode.LIFTING), free)
+    opened = guess.closed & ~active.closed
+    free = jnp.where(opened, int(ContactMode.LIFTING), free)
     return jnp.where(active.closed, closed, free).astype(mode.dtype), lost

@@ -72,7 +72,7 @@ def _start_contacts(system, t, x, mode, args):
         if system.apex:
             free = jnp.where(normal > 0, int(ContactMode.RISING), free)
         mode, lost = settle(
-            system, t, q, v, free, guess, stick, none, jnp.asarray(False), args
+            system, t, q, v, free, guess, stick, none, jnp.asarray(False), none, args
         )
         active = active_in(system, p, mode)
         faults = [lost, below, none, none, none, none, none, none]

@@ -43,6 +43,9 @@ def transition(system, t, x, mode, event, args):
         # the contact slides to the other.
         away = jnp.where(kind == 1, -1, 1).astype(q.dtype)
         direction = jnp.where(leave, away, direction)
+    # What pushes along the surface without a limit may be what keeps it from sinking.
+    released = here & lifts & active.stick & jnp.isinf(system.static_friction)
+    lifts = lifts & ~released.any()
     guess = Active(
         closed=active.closed & ~(here & lifts),
         stick=active.stick & ~leave,
@@ -50,14 +53,16 @@ def transition(system, t, x, mode, event, args):
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
     resting = guess.stick | (slips(mode) & ~touches) | (here & stops)
-    settled, lost = settle(system, t, q, v, mode, guess, resting, leave, touches, args)
+    settled, lost = settle(
+        system, t, q, v, mode, guess, resting, leave, touches, released, args
+    )
     settled = jnp.where(here & lifts, int(ContactMode.LIFTING), settled)
 
     # The end of a departure, or an apex, changes only what is watched.
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     successor = jnp.asarray(_successors(int(up)), mode.dtype)[before]
     watch_on = jnp.where(here, successor, mode)
-    changes = touches | lifts | leaves_cone | stops
+    changes = touches | lifts | leaves_cone | stops | released.any()
     if spatial:
         # A slide ends at a small speed, and not at none.
         held = Active(is_closed(settled), settled == ContactMode.STICKING, direction)

@@ -1,5 +1,6 @@
 """Which contacts are active: a complementarity problem."""
 
+import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -106,19 +107,27 @@ def find_active(
 
     def cond(carry):
         i, _, unsolved = carry
-        return (i < 2 * limit) & unsolved.any()
+        return (i < _ATTEMPTS * limit) & unsolved.any()
 
     def body(carry):
         i, active, _ = carry
         # Those that pull may only do so because others stick that cannot. So those that
-        # are wrong along their tangent come first; in the second attempt, they do not.
-        tangent_first = i < limit
-        active = jtu.tree_map(lambda a, g: jnp.where(i == limit, g, a), active, guess)
+        # are wrong along their tangent come first; in every other attempt they do not.
+        # Changes may go round in circles. So attempts after the first one take contacts
+        # in other orders; and they begin with all of them open, from where that is
+        # rarer: where more is closed than has a unique force, as a rule.
+        number = i // limit
+        tangent_first = number % 2 == 0
+        begins = (number > 0) & (i % limit == 0)
+        opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
+        active = jtu.tree_map(lambda a, g: jnp.where(begins, g, a), active, opened)
         active = sliding_directions(W, c, active, resting | known, friction)
         normal, tangent, direction = faults(active, i)
         bad = normal | tangent
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
-        first = candidates & (jnp.cumsum(candidates) == 1)
+        place = jnp.arange(n) * (1 + 382 * number) % _PRIME
+        place = jnp.where(candidates, place, _PRIME)
+        first = candidates & (jnp.arange(n) == jnp.argmin(place))
         # One that could not stick may well be able to slide, without pulling.
         turn = first & tangent
         flip = first & ~turn
@@ -137,3 +146,7 @@ def find_active(
     if tangential:
         unsolved = unsolved | ill_posed(W, active, friction)
     return active, unsolved
+
+
+# Multiples of a number are in another order, by their rest.
+_ATTEMPTS, _PRIME = 6, 1009

@@ -80,9 +80,10 @@ class _Slide:
         rate = lambda m, p, w2: np.exp(-(p - 1) * m) + w2 * np.exp(-(p + 1) * m)
         real = p.real, w2.real
         # Of what ends, exp(-(p - 1) m) is at least what is left of its time; what goes
-        # on turns no faster than if it had turned already.
+        # on turns no faster than if it had turned already. (Below the rounding of its
+        # time, derivatives would overflow.)
         left = np.maximum(
-            1 - time.real / np.where(real[0] > 1, self.whole.real, 1), 1e-300
+            1 - time.real / np.where(real[0] > 1, self.whole.real, 1), 1e-16
         )
         ends = -np.log(left) / np.where(real[0] > 1, real[0] - 1, 1)
         faster = np.where(real[0] > 1, 1, 1 - real[0])

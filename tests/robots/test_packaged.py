@@ -127,7 +127,9 @@ def _bent(robot):
         q[place] = np.clip(q[place], low + bend, high - bend)
     of_geoms = np.array([" on " in name for name in robot.contacts])
     if of_geoms.any():
-        upward = model.jnt_axis[:, 2] * (model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE)
+        free, slide = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_SLIDE
+        upward = model.jnt_axis[:, 2] * (model.jnt_type == slide)
         height = model.jnt_qposadr[np.argmax(upward)]
+        height = 2 if model.jnt_type[0] == free else height
         q[height] += 0.02 - np.min(robot.system.gap(jnp.asarray(q), None)[of_geoms])
     return jnp.asarray(q)

@@ -68,8 +68,9 @@ def comes_to_rest(system, p: Point, hit, e) -> tuple[Bool[Array, ""], Bool[Array
     approach, pressed = -p.velocity[:n], p.c[:n] < -little(p)
     # What loses nothing bounces for ever.
     stays = pressed & (e < 1) & (e * approach <= limit)
-    stays = (stays | ~hit).all()
-    return stays, stays & ((approach <= limit) | ~hit).all()
+    # What does not bounce need not be pressed: if it has to open, it does by its force.
+    slow = (stays | (e == 0)) & (approach <= limit)
+    return (stays | ~hit).all(), (slow | ~hit).all()
 
 
 def closing(system, q, p: Point, active: Active) -> Float[Array, " d"]:

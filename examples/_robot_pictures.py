@@ -20,6 +20,13 @@ from PIL import Image
 mujoco: Any = importlib.import_module("mujoco")
 
 
+def at_times(path, times):
+    """Configurations at these times, linear between steps of the solver: of a path, its
+    times and configurations."""
+    ts, qs = path
+    return np.stack([np.interp(times, ts, q) for q in qs.T], axis=1)
+
+
 def draw_robot(axes, model, q, colour, alpha=1.0):
     """Its capsules, seen along y, as lines as wide as they are on paper."""
     data = mujoco.MjData(model)

@@ -30,7 +30,7 @@ import gymnasium
 import hybridjax as hj
 import optax
 from _pictures import save
-from _robot_pictures import draw_robot, film_robot
+from _robot_pictures import at_times, draw_robot, film_robot
 
 
 assets = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
@@ -154,12 +154,6 @@ def clearance(path):
 #
 # The picture
 #
-
-
-def at_times(path, times):
-    """Configurations at these times, linear between steps."""
-    ts, qs = path
-    return np.stack([np.interp(times, ts, q) for q in qs.T], axis=1)
 
 
 def draw(paths, heights, folder):

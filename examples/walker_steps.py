@@ -32,7 +32,7 @@ import diffrax
 import gymnasium
 import hybridjax as hj
 from _pictures import save
-from _robot_pictures import draw_robot, film_robot
+from _robot_pictures import at_times, draw_robot, film_robot
 from hybridjax.mechanics import ContactMode
 
 
@@ -176,10 +176,10 @@ def check(unknowns, jacobian):
 def regulator(jacobian):
     """Gains, by which the state corrects the angles: linear and quadratic."""
     a, b = jacobian[:14, :14], jacobian[:14, 14:]
-    cost = value = np.diag(weights[:14] ** 2)
-    for _ in range(200):
-        gains = np.linalg.solve(np.eye(b.shape[1]) + b.T @ value @ b, b.T @ value @ a)
-        value = cost + a.T @ value @ (a - b @ gains)
+    cost = jnp.diag(jnp.asarray(weights[:14]) ** 2)
+    found = hj.control.periodic_riccati(a[None], b[None], cost, jnp.eye(b.shape[1]))
+    assert found.result == hj.control.RESULTS.successful
+    gains = np.asarray(found.K[0])
     free, held = (np.abs(np.linalg.eigvals(m)).max() for m in (a, a - b @ gains))
     print(f"From step to step errors grow by {free:.1f}; held, by {held:.2f}.")
     return gains
@@ -207,12 +207,6 @@ def walk(state, found, gains, steps):
 #
 # The picture
 #
-
-
-def at_times(path, times):
-    """Configurations at these times, linear between steps of the solver."""
-    ts, qs = path
-    return np.stack([np.interp(times, ts, q) for q in qs.T], axis=1)
 
 
 def draw(path, log, folder):

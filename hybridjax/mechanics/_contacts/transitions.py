@@ -45,9 +45,9 @@ def transition(system, t, x, mode, event, args):
         direction = jnp.where(leave, away, direction)
     # What pushes along the surface without a limit may be what keeps it from sinking.
     released = here & lifts & active.stick & jnp.isinf(system.static_friction)
-    lifts = lifts & ~released.any()
+    opens = here & lifts & ~released
     guess = Active(
-        closed=active.closed & ~(here & lifts),
+        closed=active.closed & ~opens,
         stick=active.stick & ~leave,
         direction=direction,
     )
@@ -56,13 +56,13 @@ def transition(system, t, x, mode, event, args):
     settled, lost = settle(
         system, t, q, v, mode, guess, resting, leave, touches, released, args
     )
-    settled = jnp.where(here & lifts, int(ContactMode.LIFTING), settled)
+    settled = jnp.where(opens, int(ContactMode.LIFTING), settled)
 
     # The end of a departure, or an apex, changes only what is watched.
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     successor = jnp.asarray(_successors(int(up)), mode.dtype)[before]
     watch_on = jnp.where(here, successor, mode)
-    changes = touches | lifts | leaves_cone | stops | released.any()
+    changes = touches | lifts | leaves_cone | stops
     if spatial:
         # A slide ends at a small speed, and not at none.
         held = Active(is_closed(settled), settled == ContactMode.STICKING, direction)

@@ -291,6 +291,8 @@ FACTOR_OF_DERIVATIVES = 10 * FACTOR
 ROUNDINGS = 16.0
 # In so many directions, forth and back, other orders of events are looked for.
 _DIRECTIONS = 4
+# Where that finds none that is right, in so many halves of that distance.
+_HALVINGS = 36
 OK, WRONG_VALUE, WRONG_DERIVATIVE, REFUSED, RIGHTLY = range(5)
 VERDICTS = (
     "ok",
@@ -338,6 +340,37 @@ def _parts(here: Expected, there: Expected, within, atol) -> np.ndarray:
     left = (pause | last) & (k < np.minimum(here.count, there.count)[:, None])
     apart = np.max(np.abs(here.after - there.after), axis=2)
     return np.any(left & (apart > atol[:, None]), axis=1)
+
+
+def _closer(of_lane, got, v, w, tau, h, rng) -> float:
+    """The least error of what the library `got`, against systems nearer and nearer.
+
+    They have the events of its log, and are on lines through the system in question. In
+    between, value and derivatives are taken to change by no more than from one to the
+    next.
+    """
+    steps = h * 2.0 ** -np.arange(_HALVINGS)
+    best = np.inf
+    for u in rng.uniform(-1, 1, (_DIRECTIONS, v.size)):
+        for sign in (1, -1):
+            step = sign * steps[:, None] * u
+            value, jac, like = of_lane(step)
+            limits = value - np.einsum("nij,nj->ni", jac, step)
+            push = np.einsum("nij,j->ni", jac, v)
+            pull = np.einsum("nij,i->nj", jac, w)
+            condition = 1 + np.sum(np.abs(jac), axis=2)
+            of_value = FACTOR * tau * (condition + np.abs(value))
+            of_jac = FACTOR_OF_DERIVATIVES * tau * condition
+            of_pull = np.sum(np.abs(w) * of_jac, axis=1, keepdims=True)
+            bounds = of_value, of_jac * np.max(np.abs(v)), of_pull
+            errors = []
+            for a, there, bound in zip(got, (limits, push, pull), bounds, strict=True):
+                change = np.abs(np.diff(there, axis=0))
+                errors.append(np.abs(a - there)[1:] / (bound[1:] + change))
+            error = np.max(np.concatenate(errors, axis=1), axis=1)
+            error = error[like[1:] & like[:-1] & np.isfinite(error)]
+            best = np.min(error, initial=best)
+    return best
 
 
 class Found(NamedTuple):
@@ -578,6 +611,23 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         only_push = least(push_errors, [one_sided], [more_j])
         ratios[1][near] = np.where(tied, only_push, any_push)
         ratios[2][near] = least(pull_errors, jacobians, [pull_more] * len(jacobians))
+        # A kink may be nearer than any of these steps.
+        closer = extra["ok"][near] & ~same_events[near] & ~tied
+        closer &= ~np.all([ratio[near] <= 1 for ratio in ratios], axis=0)
+        for i, h in zip(near[closer], hs[closer], strict=True):
+
+            def of_lane(steps, i=i):
+                lanes = np.full(len(steps), i)
+                there = expect(lanes, z[i] + steps * scale[i], within)
+                like = there.clear & (there.count == extra["count"][i])
+                first = there.events[:, : family.n_times]
+                like &= np.all(extra["events"][i] == first, axis=1)
+                return there.value, there.jacobian * scale[i], like
+
+            got = value[i], pushed[i], pulled[i] * scale[i]
+            best = _closer(of_lane, got, v[i] / scale[i], w[i], tau[i], h, rng)
+            for ratio in ratios:
+                ratio[i] = np.fmin(ratio[i], best)
         # Of the states: what is in the log may differ.
         states = slice(0, -family.n_times)
         apart = np.ptp(values, axis=0) - 2 * (tol_value[near] + more_value)

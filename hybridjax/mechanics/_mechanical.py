@@ -86,7 +86,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         `(q, v, args) -> e` of the state before the impact.
     - `rest_speed`: a contact that would leave its surface no faster than this, in
         units of the gap per unit of time, stays there, if $e < 1$ and what is applied
-        would press it back. So impacts that accumulate come to an end. `None`: where
+        would press it back. So impacts that accumulate come to an end. And a closed one
+        that is opened so slowly, by the impact of another, stays closed. `None`: where
         it would not rise by more than a hundredth of the absolute tolerance of the step
         size controller, or by a few rounding errors of its place if that is more. With
         0 a simulation in which they accumulate ends with `zeno`. In space, a slide no

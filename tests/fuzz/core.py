@@ -531,11 +531,12 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         times_of = np.abs(z[near, 0]) + z[near, 1]
         one = np.minimum(64 * (1 + np.abs(z[near, 0])), 60 * z[near, 1] + 8 * times_of)
         tied = here.gap[near] < eps * one
-        tied &= here.rest[near] > delta[near]
         # Else the errors of the solver decide what is found.
         tied &= family.symmetric or (family.exact and setting.exact)
-        # How far one has to go for another order.
-        hs = np.where(tied, 1e-6 + 100 * here.gap[near], 10 * delta[near])
+        # How far one has to go for another order, with the same events until the end.
+        hs = 1e-6 + 100 * here.gap[near]
+        tied &= here.rest[near] > np.maximum(delta[near], 100 * hs * in_time[near])
+        hs = np.where(tied, hs, 10 * delta[near])
         instant = 100 * hs * in_time[near]
         within = 100 * delta * in_time
         within[near] = np.maximum(within[near], instant)

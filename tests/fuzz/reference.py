@@ -58,7 +58,7 @@ class Trajectory(NamedTuple):
     count: np.ndarray
     clear: np.ndarray  # neither grazing, nor more events than were asked for
     gap: np.ndarray  # the least time between two events
-    rest: np.ndarray  # the least time from an event to the end
+    rest: np.ndarray  # the least time from an event to the end, or to one after it
 
 
 def march(system: System, z, cells: int, max_events: int) -> Trajectory:
@@ -68,7 +68,9 @@ def march(system: System, z, cells: int, max_events: int) -> Trajectory:
     with np.errstate(all="ignore"):
         for k in range(cells):
             run.cell((k + 1) / cells)
+        ahead = run.ahead()
     rest = np.where(run.count > 0, np.abs(z[1, 0].real - run.last), np.inf)
+    rest = np.fmin(rest, ahead)
     clear = run.clear & np.all(np.isfinite(run.x.real), axis=(0, 1))
     return Trajectory(
         x=run.x,
@@ -115,6 +117,15 @@ class _March:
             z, t, self.x[:, :, lanes], self.mode[:, lanes], dt
         )
         self.t[:, lanes] = share * z[1]
+
+    def ahead(self):
+        """In about which time the next event would come."""
+        z, x = self.z[:, 0].real, self.x[:, 0].real
+        now, s = self.t[0].real, 1j * STEP
+        later = self.system.flow(z, now, x, self.mode, s)
+        g = self.system.guards(z, now + s, later, self.mode)
+        comes = (g.real > 0) & (g.imag < 0)
+        return np.min(np.where(comes, -g.real * STEP / g.imag, np.inf), axis=0)
 
     def _next(self, lanes, share):
         """When which guard fires first: -1 if none does."""

@@ -60,24 +60,29 @@ def test_dm_control():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "package, file, options",
+    "package, file, options, friction, apart",
     [
-        ("gymnasium", "hopper", {}),
-        ("gymnasium", "half_cheetah", {}),
-        ("gymnasium", "humanoid", dict(rest_speed=1e-3)),
-        ("dm_control", "acrobot", {}),
-        ("dm_control", "cartpole", {}),
-        ("dm_control", "cheetah", dict(rest_speed=1e-3)),
-        ("dm_control", "pendulum", {}),
-        ("dm_control", "point_mass", {}),
-        ("dm_control", "reacher", {}),
-        ("dm_control", "walker", dict(rest_speed=1e-3)),
+        ("gymnasium", "hopper", {}, None, 1e-7),
+        ("gymnasium", "half_cheetah", {}, None, 1e-7),
+        ("gymnasium", "humanoid", dict(rest_speed=1e-3), None, 1e-7),
+        # With that of the file it slides where its forces are not unique. Its slope is
+        # 1420, where that of the humanoid is 280.
+        ("gymnasium", "walker2d", dict(rest_speed=1e-3), 0.7, 1e-6),
+        ("dm_control", "acrobot", {}, None, 1e-7),
+        ("dm_control", "cartpole", {}, None, 1e-7),
+        ("dm_control", "cheetah", dict(rest_speed=1e-3), None, 1e-7),
+        ("dm_control", "pendulum", {}, None, 1e-7),
+        ("dm_control", "point_mass", {}, None, 1e-7),
+        ("dm_control", "reacher", {}, None, 1e-7),
+        ("dm_control", "walker", dict(rest_speed=1e-3), None, 1e-7),
     ],
 )
-def test_falls(package, file, options):
+def test_falls(package, file, options, friction, apart):
     # For a second, from where its joints are a little bent: the value converges, and
     # the derivative, along a direction of controls and states, is that of differences.
     model = _model(package, file)
+    if friction is not None:
+        model.geom_friction[:, 0] = np.minimum(model.geom_friction[:, 0], friction)
     robot = hj.robots.from_mjcf(model, **options)
     q = _bent(robot)
     rng = np.random.default_rng(0)
@@ -102,7 +107,7 @@ def test_falls(package, file, options):
     slopes, (coarse, ok) = gradient(start, 1e-8)
     _, (fine, fine_ok) = value(start, 1e-10)
     assert ok and fine_ok
-    assert np.max(np.abs(coarse - fine)) < 1e-7
+    assert np.max(np.abs(coarse - fine)) < apart
     # Extrapolated: what a change does may bend much, after many events.
     h = 5e-6
     moved = lambda k: jax.tree.map(lambda a, b: a + k * h * b, start, direction)

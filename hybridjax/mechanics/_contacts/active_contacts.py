@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
@@ -33,6 +33,7 @@ def find_active(
     friction: Float[Array, " n"],
     static_friction: Float[Array, " n"],
     exact: float,
+    least: ArrayLike = -jnp.inf,
 ) -> tuple[Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
 
@@ -55,6 +56,8 @@ def find_active(
     - `held`: whether all stay closed, also those that have to pull for that.
     - `released`: contacts whose force is zero, and about to pull.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
+    - `least`: those that open no faster stay closed after all, though they have to pull
+        a little for that, if nothing speaks against it but this.
 
     **Returns:**
 
@@ -95,7 +98,7 @@ def find_active(
         pulls = pulls | (released & closed & (attempt == 0))
         normal = (pulls | sinks) & ~known & ~held
         if not tangential:
-            return normal, jnp.zeros_like(normal), active.direction
+            return normal, jnp.zeros_like(normal), active.direction, moves
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
@@ -103,14 +106,14 @@ def find_active(
         stops = closed & ~active.stick & resting & against
         away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
-        return normal, (slips | stops) & ~known, direction
+        return normal, (slips | stops) & ~known, direction, moves
 
     def cond(carry):
-        i, _, unsolved = carry
+        i, _, unsolved, *_ = carry
         return (i < _ATTEMPTS * limit) & unsolved.any()
 
     def body(carry):
-        i, active, _ = carry
+        i, active, _, slow = carry
         # Those that pull may only do so because others stick that cannot. So those that
         # are wrong along their tangent come first; in every other attempt they do not.
         # Changes may go round in circles. So attempts after the first one take contacts
@@ -122,8 +125,8 @@ def find_active(
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = jtu.tree_map(lambda a, g: jnp.where(begins, g, a), active, opened)
         active = sliding_directions(W, c, active, resting | known, friction)
-        normal, tangent, direction = faults(active, i)
-        bad = normal | tangent
+        normal, tangent, direction, moves = faults(active, i)
+        bad = (normal & ~slow) | tangent
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         place = jnp.arange(n) * (1 + 382 * number) % _PRIME
         place = jnp.where(candidates, place, _PRIME)
@@ -139,10 +142,24 @@ def find_active(
                 of_contacts(turn, max(tangential, n)), direction, active.direction
             ),
         )
-        return i + 1, changed, bad
+        # The last change of all: those that are slow, which is taken back if it is bad.
+        last, fails = slow.any(), slow.any() & bad.any()
+        found = ~bad.any() & ~last & members & ~active.closed & (moves[:n] <= least)
+        onward = unit(moves[n:] if tangential else moves, n)
+        final = Active(
+            closed=(active.closed | found) & ~(slow & fails),
+            stick=active.stick & ~found,
+            direction=jnp.where(
+                of_contacts(found, max(tangential, n)), onward, active.direction
+            ),
+        )
+        changed = jtu.tree_map(
+            lambda a, b: jnp.where(last | ~bad.any(), a, b), final, changed
+        )
+        return i + 1, changed, jnp.where(last, False, bad | found), slow | found
 
-    start = (jnp.asarray(0, jnp.int32), first, members)
-    _, active, unsolved = lax.while_loop(cond, body, start)
+    start = (jnp.asarray(0, jnp.int32), first, members, jnp.zeros_like(members))
+    _, active, unsolved, *_ = lax.while_loop(cond, body, start)
     if tangential:
         unsolved = unsolved | ill_posed(W, active, friction)
     return active, unsolved

@@ -25,7 +25,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     others = hit.any() & _together(p, mode, hit)
     hit = hit | others
     e = system.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
-    stays, held = comes_to_rest(system, p, hit, e)
+    stays, held, least = comes_to_rest(system, p, hit, e)
     e = jnp.where(stays, 0, e)
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
     closed = is_closed(mode) | hit
@@ -44,13 +44,18 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
         system.friction,
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
+        least=jnp.where(hit, -jnp.inf, least),
     )
     active = sliding_directions(p.W, c, active, can_stick, system.friction)
     opens = closed & ~active.closed
     impulses = contact_forces(p.W, c, active, system.friction)
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
     bounces = hit & (e * -approach > 0)
-    active = eqx.tree_at(lambda a: a.closed, active, active.closed & ~bounces)
+    # What has no speed has not left: it may follow from the others that it has none.
+    after = stop_gradient(c + dot(p.W, impulses))[:n]
+    none = opens & (jnp.abs(after) <= jnp.finfo(c.dtype).eps ** 0.75 * p.speed)
+    remains = (active.closed & ~bounces) | (none & ~hit)
+    active = eqx.tree_at(lambda a: a.closed, active, remains)
     # Those that touch down with it are only near their surfaces, or are there now,
     # but not in a nearby motion. And those that open have drifted: from below, they
     # might not rise above their surfaces.
@@ -59,9 +64,10 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     return q, v, active, unsolved
 
 
-def comes_to_rest(system, p: Point, hit, e) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
+def comes_to_rest(system, p: Point, hit, e):
     """Would all contacts that hit leave too slowly, to be pressed back at once? And do
-    they come so slowly too, that no other has to open?"""
+    they come so slowly too, that no other has to open? And the least speed at which
+    each contact leaves its surface."""
     p, e = stop_gradient((p, e))
     n = hit.shape[0]
     limit = system.rest_speed(p.c[:n], ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
@@ -70,7 +76,8 @@ def comes_to_rest(system, p: Point, hit, e) -> tuple[Bool[Array, ""], Bool[Array
     stays = pressed & (e < 1) & (e * approach <= limit)
     # What does not bounce need not be pressed: if it has to open, it does by its force.
     slow = (stays | (e == 0)) & (approach <= limit)
-    return (stays | ~hit).all(), (slow | ~hit).all()
+    least = jnp.where(pressed, limit, -jnp.inf)
+    return (stays | ~hit).all(), (slow | ~hit).all(), least
 
 
 def closing(system, q, p: Point, active: Active) -> Float[Array, " d"]:

@@ -457,6 +457,25 @@ def test_a_box_comes_to_rest():
         assert np.max(np.diff(course)) < 1e-7
 
 
+def test_one_foot_slips_while_others_slide():
+    # A body turns about one of its feet, which cannot hold it. Its slip is driven by the
+    # friction of the others, whose directions change with the state.
+    points = np.array([[0.3, 0.1, -0.2], [-0.2, 0.3, -0.2], [-0.1, -0.3, -0.2]])
+    friction, inertia = np.array([0.2, 0.4, 0.3]), [0.05, 0.07, 0.1]
+    body = body_on_plane(points, inertia=inertia, friction=friction, stabilization=0.0)
+    mode = jnp.array([ContactMode.SLIPPING, ContactMode.SLIDING, ContactMode.SLIDING])
+    moved = lambda v: body.flow(jnp.zeros(()), (q, v), mode, None)[1]
+    push = jax.jit(lambda v, dv: jax.jvp(moved, (v,), (dv,)))
+
+    q, rng, h = jnp.array([0.0, 0.0, 0.2, *_upright]), np.random.default_rng(0), 1e-5
+    for turn in (-6.0, 5.0, 8.0):
+        v = np.array([*np.cross(points[0], [0.0, 0.0, turn]), 0.0, 0.0, turn])
+        dv = rng.uniform(-1, 1, 6)
+        _, got = push(v, dv)
+        up, down = (push(v + side * dv, dv)[0] for side in (h, -h))
+        assert error(got, (up - down) / (2 * h)) < 1e-8
+
+
 @pytest.mark.thorough
 def test_derivatives_of_a_box_at_rest():
     # It lands on a corner, tips over an edge, on which two feet land together, slides,

@@ -80,12 +80,17 @@ def _solved_jvp(primals, tangents):
     z = _towards(W, c, forces)
     kappa = _stiffness(forces, z, friction, free)
 
-    def residual(W, c, friction):
+    def residual(W, c, friction, u):
+        active = Active(closed, stick, u)
         matrix, b, *others = _equations(W, c, friction, active, kappa)
         return dot(matrix, forces) - b, (matrix, *others)
 
-    of_parameters = (W, c, friction), (d_W, d_c, d_friction)
-    _, d_residual, (matrix, *others) = jax.jvp(residual, *of_parameters, has_aux=True)
+    # The directions of others that slide are parameters, too.
+    d_others = jnp.where(of_contacts(free, 2 * n), 0, d_u)
+    parameters, tangents = (W, c, friction, u), (d_W, d_c, d_friction, d_others)
+    _, d_residual, (matrix, *others) = jax.jvp(
+        residual, parameters, tangents, has_aux=True
+    )
     d_forces = least_solve(matrix, -d_residual, *others)
     _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
     tau, length = across(u, n), norm(z, n)

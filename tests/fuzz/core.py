@@ -55,6 +55,8 @@ class Family(NamedTuple):
     symmetric: bool = False
     # Event-selected: for `hj.Project`.
     eps: float | None = None
+    # Those that end so soon before or after an event are left out.
+    pause: float = 0.0
 
 
 class Setting(NamedTuple):
@@ -409,9 +411,9 @@ def join(parts: list[Batch]) -> Batch:
 
 
 def _is_clear(family, z):
-    return march(
-        family.reference, z.T[:, None] + 0j, family.cells, family.max_events
-    ).clear
+    start = z.T[:, None] + 0j
+    path = march(family.reference, start, family.cells, family.max_events)
+    return path.clear & (path.rest >= family.pause)
 
 
 def _draw(family, setting, axis, rng, n):

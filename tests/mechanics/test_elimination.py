@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from hybridjax.mechanics._dynamics.elimination import inverse
+from hybridjax.mechanics._dynamics.least_solve import least_solve
 
 
 @jax.jit
@@ -24,3 +25,33 @@ def test_rows_of_many_contacts(count):
     expected[block] = np.linalg.inv(a[block])
     got = _inverse(np.where(active[:, None], a, np.eye(n)), active)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10)
+
+
+def test_contradictions_of_redundant_rows():
+    # Four feet with friction against directions of their own, of which three would do:
+    # how hard each is pressed is not determined, and what they do then depends on it.
+    # So small contradictions of their rows, by errors, must not add to that.
+    rng, n, d = np.random.default_rng(1), 4, 6
+    normals = rng.normal(size=(3, d))[[0, 1, 2, 2]]
+    normals[3] += normals[0] - normals[1]
+    mixed = normals + 0.3 * rng.normal(size=(n, d))
+    matrix, weights = normals @ mixed.T, np.sum(normals**2, axis=1)
+    against = np.array([1.0, -1.0, 1.0, -1.0])  # what no motion of them does
+    np.testing.assert_allclose(against @ matrix, 0, atol=1e-12)
+
+    @jax.jit
+    def solved(b, d_matrix, db):
+        solve = lambda matrix, b: least_solve(matrix, b, weights, agree=False)
+        return jax.jvp(solve, (matrix, b), (d_matrix, db))
+
+    b, db = normals @ rng.normal(size=d), normals @ rng.normal(size=d)
+    d_matrix = normals @ rng.normal(size=(d, n))
+    x, dx = solved(b, d_matrix, db)
+    np.testing.assert_allclose(matrix @ x, b, atol=1e-12)
+    np.testing.assert_allclose(matrix @ dx + d_matrix @ x, db, atol=1e-12)
+    # Rounding is such an error, too: divided by what makes the matrix regular.
+    least = np.sqrt(np.finfo(float).eps)
+    for error in (1e-12, 1e-10, 1e-8):
+        off, d_off = solved(b + error * against, d_matrix, db + error * against)
+        np.testing.assert_allclose(off, x, rtol=0, atol=100 * error + least)
+        np.testing.assert_allclose(d_off, dx, rtol=0, atol=100 * error + least)

@@ -458,8 +458,8 @@ def test_a_box_comes_to_rest():
 
 
 def test_one_foot_slips_while_others_slide():
-    # A body turns about one of its feet, which cannot hold it. Its slip is driven by the
-    # friction of the others, whose directions change with the state.
+    # A body turns about one of its feet, which cannot hold it. The friction of the
+    # others drives its slip, and has directions that change with the state.
     points = np.array([[0.3, 0.1, -0.2], [-0.2, 0.3, -0.2], [-0.1, -0.3, -0.2]])
     friction, inertia = np.array([0.2, 0.4, 0.3]), [0.05, 0.07, 0.1]
     body = body_on_plane(points, inertia=inertia, friction=friction, stabilization=0.0)

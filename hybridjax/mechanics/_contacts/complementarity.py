@@ -39,8 +39,8 @@ def contact_forces(
 
 
 def contact_equations(W, c, active: Active, friction):
-    """Their matrix and right-hand side, and the weights of `least_solve`; and which
-    rows say more than that a force is zero.
+    """Their matrix and right-hand side, and what `least_solve` needs besides: weights,
+    which rows say more than that a force is zero, and whether redundant ones agree.
 
     One linear system of one size, whatever is active: the rows of other contacts say
     that their forces are zero, and those of sliding ones that they are friction.
@@ -59,7 +59,10 @@ def contact_equations(W, c, active: Active, friction):
         others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
     weights = jnp.where(rows, jnp.diagonal(W), 0)
-    return matrix, jnp.where(rows, -c, 0), weights, of_contacts(active.closed, size)
+    # Without friction it does not matter, as the matrix is symmetric.
+    agree = n == 1 or size == n
+    closed = of_contacts(active.closed, size)
+    return matrix, jnp.where(rows, -c, 0), weights, closed, agree
 
 
 def are_redundant(W, rows) -> Bool[Array, ""]:

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
@@ -7,32 +9,39 @@ from .dot import dot
 from .elimination import inverse
 
 
-def least_solve(matrix, b, weights, active=None):
+def least_solve(matrix, b, weights, active=None, agree: bool = True):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
     singular. It is made regular by a small part of the `weights` on its diagonal, and
     the difference is made up by refinement: what is determined converges to all digits,
-    and what is not stays near zero. All rows but those that are `active` must be rows
-    of the identity, where `b` is zero.
+    and what is not stays near zero. Where redundant rows need not `agree`, but may
+    contradict each other by errors, the part of `b` in which they do is left out. All
+    rows but those that are `active` must be rows of the identity, where `b` is zero.
     """
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small * weights[:, None] * identity)
-    return _refined(matrix, lax.stop_gradient(inverse(regular, active)), b)
+    return _refined(agree, matrix, lax.stop_gradient(inverse(regular, active)), b)
 
 
-@jax.custom_jvp
-def _refined(matrix, inverse, b):
-    x = dot(inverse, b)
-    for _ in range(2):
-        x = x + dot(inverse, b - dot(matrix, x))
-    return x
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _refined(agree, matrix, inverse, b):
+    def solution(b):
+        x = dot(inverse, b)
+        for _ in range(2):
+            x = x + dot(inverse, b - dot(matrix, x))
+        return x
+
+    x = solution(b)
+    # A contradiction is divided by the small part, which friction would turn into
+    # motion. But what it adds to the solution leaves nothing in the product.
+    return x if agree else solution(dot(matrix, x))
 
 
 @_refined.defjvp
-def _refined_jvp(primals, tangents):
+def _refined_jvp(agree, primals, tangents):
     # One more solution with the same factor; the inverse is only a means.
     (matrix, inverse, _), (d_matrix, _, d_b) = primals, tangents
-    x = _refined(*primals)
-    return x, _refined(matrix, inverse, d_b - dot(d_matrix, x))
+    x = _refined(agree, *primals)
+    return x, _refined(agree, matrix, inverse, d_b - dot(d_matrix, x))

@@ -208,4 +208,6 @@ PUCKS = Family(
     guards=False,
     ties=False,
     cells=48,
+    # At the end of a slide the errors of a velocity, however small, turn it.
+    pause=1e-3,
 )

@@ -1,6 +1,7 @@
 """Small matrices, beside NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax.mechanics._dynamics.elimination import inverse
@@ -55,3 +56,29 @@ def test_contradictions_of_redundant_rows():
         off, d_off = solved(b + error * against, d_matrix, db + error * against)
         np.testing.assert_allclose(off, x, rtol=0, atol=100 * error + least)
         np.testing.assert_allclose(d_off, dx, rtol=0, atol=100 * error + least)
+
+
+def test_what_redundant_rows_do_not_determine_moves():
+    # The rows of the fourth foot are a combination of the others that changes. What the
+    # rows leave open is a matter of the weights, and has a derivative, too.
+    rng = np.random.default_rng(2)
+    bases, sides = rng.normal(size=(2, 3, 6)), rng.normal(size=(2, 4, 6))
+    pushes = rng.normal(size=(2, 6))
+
+    def solved(s):
+        normals = bases[0] + s * bases[1] + s**2 * bases[1, ::-1]
+        fourth = normals[2] + jnp.cos(s) * normals[0] - (1 + s) * normals[1]
+        normals = jnp.concatenate([normals, fourth[None]])
+        matrix = normals @ (normals + 0.3 * (sides[0] + s * sides[1])).T
+        b = normals @ (pushes[0] + s * pushes[1])
+        return least_solve(matrix, b, jnp.sum(normals**2, axis=1), agree=False)
+
+    value = jax.jit(lambda s: (solved(s), jax.jacfwd(solved)(s), jax.jacrev(solved)(s)))
+    h, least = 1e-3, np.sqrt(np.finfo(float).eps)
+    for s in (0.0, 0.3, -0.5):
+        _, forward, backward = value(s)
+        ends = np.stack([value(s + k * h)[0] for k in (-2, -1, 1, 2)])
+        expected = np.array([1, -8, 8, -1]) @ ends / (12 * h)
+        # The values have errors of `least`.
+        np.testing.assert_allclose(forward, expected, rtol=0, atol=10 * least / h)
+        np.testing.assert_allclose(forward, backward, rtol=0, atol=10 * least)

@@ -457,23 +457,51 @@ def test_a_box_comes_to_rest():
         assert np.max(np.diff(course)) < 1e-7
 
 
-def test_one_foot_slips_while_others_slide():
-    # A body turns about one of its feet, which cannot hold it. The friction of the
-    # others drives its slip, and has directions that change with the state.
-    points = np.array([[0.3, 0.1, -0.2], [-0.2, 0.3, -0.2], [-0.1, -0.3, -0.2]])
-    friction, inertia = np.array([0.2, 0.4, 0.3]), [0.05, 0.07, 0.1]
-    body = body_on_plane(points, inertia=inertia, friction=friction, stabilization=0.0)
-    mode = jnp.array([ContactMode.SLIPPING, ContactMode.SLIDING, ContactMode.SLIDING])
-    moved = lambda v: body.flow(jnp.zeros(()), (q, v), mode, None)[1]
-    push = jax.jit(lambda v, dv: jax.jvp(moved, (v,), (dv,)))
+class _Pushed(eqx.Module):
+    effort: eqx.Module
+    push: jax.Array
 
-    q, rng, h = jnp.array([0.0, 0.0, 0.2, *_upright]), np.random.default_rng(0), 1e-5
-    for turn in (-6.0, 5.0, 8.0):
-        v = np.array([*np.cross(points[0], [0.0, 0.0, turn]), 0.0, 0.0, turn])
-        dv = rng.uniform(-1, 1, 6)
-        _, got = push(v, dv)
-        up, down = (push(v + side * dv, dv)[0] for side in (h, -h))
-        assert error(got, (up - down) / (2 * h)) < 1e-8
+    def __call__(self, t, q, v, args):
+        return self.effort(t, q, v, args) + self.push  # pyright: ignore
+
+
+def test_derivatives_of_four_feet():
+    # All of them begin to slip; or they slide, with directions of their own; or they
+    # turn about one of them, that begins to slip, or sticks. How the weight is shared
+    # is not determined, and matters.
+    points = np.array([[0.3, 0.2], [-0.2, 0.3], [-0.25, -0.3], [0.2, -0.35]])
+    points = np.concatenate([points, np.full((4, 1), -0.2)], axis=1)
+    given = dict(inertia=[0.05, 0.07, 0.1], friction=np.array([0.2, 0.4, 0.3, 0.25]))
+    still = body_on_plane(points, **given, stabilization=0.0)
+    q, turn = jnp.array([0.0, 0.0, 0.2, *_upright]), 5.0
+
+    @jax.jit
+    def acceleration(mode, z, dz):
+        def flow(z):
+            body = eqx.tree_at(lambda b: b.effort, still, _Pushed(still.effort, z[:6]))
+            return body.flow(jnp.zeros(()), (q, z[6:]), mode, None)[1]
+
+        return jax.jvp(flow, (z,), (dz,))
+
+    about = np.array([*np.cross(points[0], [0.0, 0.0, turn]), 0.0, 0.0, turn])
+    onward = about + np.array([1.0, 0.5, 0.0, 0.0, 0.0, 0.0])
+    slips, slides = int(ContactMode.SLIPPING), int(ContactMode.SLIDING)
+    kinds = {
+        (slips,) * 4: (np.zeros(6), 0.0),
+        (slides,) * 4: (onward, 1.0),
+        (slips, *(slides,) * 3): (about, 1.0),
+        (int(ContactMode.STICKING), *(slides,) * 3): (about, 1.0),
+    }
+    push, rng, h = [7.0, 2.0, 0.0, 0.03, -0.02, 2.5], np.random.default_rng(0), 1e-2
+    steps = (-2, -1, 1, 2)
+    for mode, (v, moves) in kinds.items():
+        z, flat = np.array([*push, *v]), np.array([1, 1, 0, 0, 0, 1])
+        for _ in range(2):
+            dz = rng.uniform(-1, 1, 12) * np.concatenate([np.ones(6), moves * flat])
+            _, got = acceleration(jnp.array(mode), z, dz)
+            ends = [acceleration(jnp.array(mode), z + k * h * dz, dz)[0] for k in steps]
+            expected = np.dot([1, -8, 8, -1], np.stack(ends)) / (12 * h)
+            assert error(got, expected) < 1e-5
 
 
 @pytest.mark.thorough

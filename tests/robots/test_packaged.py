@@ -117,7 +117,6 @@ def test_falls(package, file, options, friction, apart):
     ends = [end for end, _ in runs]
     expected = np.dot([1, -8, 8, -1], ends) / (12 * h)
     got = sum(np.dot(*pair) for pair in zip(slopes, direction, strict=True))
-    print(expected, got, np.max(np.abs(coarse - fine)))
     assert abs(got - expected) < 1e-6 * abs(expected)
 
 

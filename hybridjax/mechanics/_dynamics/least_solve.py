@@ -9,7 +9,7 @@ from .dot import dot
 from .elimination import inverse
 
 
-def least_solve(matrix, b, weights, active=None, agree: bool = True):
+def least_solve(matrix, b, weights, active=None, agree=True):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
@@ -19,14 +19,15 @@ def least_solve(matrix, b, weights, active=None, agree: bool = True):
     contradict each other by errors, the part of `b` in which they do is left out. All
     rows but those that are `active` must be rows of the identity, where `b` is zero.
     """
-    small = jnp.sqrt(jnp.finfo(matrix.dtype).eps)
+    small = jnp.sqrt(jnp.finfo(matrix.dtype).eps) * weights
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
-    regular = lax.stop_gradient(matrix + small * weights[:, None] * identity)
-    return _refined(agree, matrix, lax.stop_gradient(inverse(regular, active)), b)
+    regular = lax.stop_gradient(matrix + small[:, None] * identity)
+    by_factor = lax.stop_gradient(inverse(regular, active))
+    return _refined(agree, matrix, by_factor, b, small)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _refined(agree, matrix, inverse, b):
+def _refined(agree, matrix, inverse, b, small):
     def solution(b):
         x = dot(inverse, b)
         for _ in range(2):
@@ -42,6 +43,13 @@ def _refined(agree, matrix, inverse, b):
 @_refined.defjvp
 def _refined_jvp(agree, primals, tangents):
     # One more solution with the same factor; the inverse is only a means.
-    (matrix, inverse, _), (d_matrix, _, d_b) = primals, tangents
+    (matrix, inverse, _, small), (d_matrix, _, d_b, d_small) = primals, tangents
     x = _refined(agree, *primals)
-    return x, _refined(agree, matrix, inverse, d_b - dot(d_matrix, x))
+    dx = _refined(agree, matrix, inverse, d_b - dot(d_matrix, x), small)
+    if agree:
+        return x, dx
+    # What is not determined, z, follows from the small part D of the regular matrix:
+    # with y A = 0, from y D x = 0. So y D dx = -y (dD x + dA x'), with A x' = -D x.
+    first = _refined(agree, matrix, inverse, -small * x, small)
+    undetermined = dot(inverse, -d_small * x - dot(d_matrix, first))
+    return x, dx + undetermined - dot(inverse, dot(matrix, undetermined))

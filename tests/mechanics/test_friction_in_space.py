@@ -471,14 +471,16 @@ def test_derivatives_of_four_feet():
     # is not determined, and matters.
     points = np.array([[0.3, 0.2], [-0.2, 0.3], [-0.25, -0.3], [0.2, -0.35]])
     points = np.concatenate([points, np.full((4, 1), -0.2)], axis=1)
-    given = dict(inertia=[0.05, 0.07, 0.1], friction=np.array([0.2, 0.4, 0.3, 0.25]))
-    still = body_on_plane(points, **given, stabilization=0.0)
+    friction, inertia = np.array([0.2, 0.4, 0.3, 0.25]), [0.05, 0.07, 0.1]
+    given: Any = dict(friction=friction, inertia=inertia, stabilization=0.0)
+    still = body_on_plane(points, **given)
     q, turn = jnp.array([0.0, 0.0, 0.2, *_upright]), 5.0
 
     @jax.jit
     def acceleration(mode, z, dz):
         def flow(z):
-            body = eqx.tree_at(lambda b: b.effort, still, _Pushed(still.effort, z[:6]))
+            pushed = _Pushed(still.effort, z[:6])  # pyright: ignore
+            body = eqx.tree_at(lambda b: b.effort, still, pushed)
             return body.flow(jnp.zeros(()), (q, z[6:]), mode, None)[1]
 
         return jax.jvp(flow, (z,), (dz,))

@@ -7,6 +7,8 @@ gaps and slips are `c + W lam`, where `W = J M^-1 J^T`: the block system of Kong
 velocities, (69).
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +40,7 @@ def contact_forces(
     return jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
 
 
-def contact_equations(W, c, active: Active, friction):
+def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
     """Their matrix and right-hand side, and what `least_solve` needs besides: weights,
     which rows say more than that a force is zero, and whether redundant ones agree.
 

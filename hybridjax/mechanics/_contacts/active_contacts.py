@@ -121,7 +121,7 @@ def find_active(
         # rarer: where more is closed than has a unique force, as a rule.
         number = i // limit
         tangent_first = number % 2 == 0
-        begins = (number > 0) & (i % limit == 0)
+        begins = (number > 0) & (i % limit == 0) & ~slow.any()
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = jtu.tree_map(lambda a, g: jnp.where(begins, g, a), active, opened)
         active = sliding_directions(W, c, active, resting | known, friction)

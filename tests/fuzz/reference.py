@@ -120,12 +120,17 @@ class _March:
 
     def ahead(self):
         """In about which time the next event would come."""
-        z, x = self.z[:, 0].real, self.x[:, 0].real
-        now, s = self.t[0].real, 1j * STEP
-        later = self.system.flow(z, now, x, self.mode, s)
-        g = self.system.guards(z, now + s, later, self.mode)
-        comes = (g.real > 0) & (g.imag < 0)
-        return np.min(np.where(comes, -g.real * STEP / g.imag, np.inf), axis=0)
+        z, t, x = self.z[:, 0].real, self.t[0].real, self.x[:, 0].real
+        g, rates = self._guards(z, t, x, self.mode, np.zeros_like(t))
+        comes = (g > 0) & (rates < 0)
+        return np.min(np.where(comes, -g / rates, np.inf), axis=0)
+
+    def _guards(self, z, t, x, mode, s):
+        """The guards after a while `s`, and their rates; of real numbers."""
+        s = s + 1j * STEP
+        later = self.system.flow(z, t, x, mode, s)
+        g = self.system.guards(z, t + s, later, mode)
+        return g.real, g.imag / STEP
 
     def _next(self, lanes, share):
         """When which guard fires first: -1 if none does."""
@@ -134,11 +139,7 @@ class _March:
         end = share * z[1] - t
 
         def guards(s, of: Any = slice(None)):
-            """The guards after a while, and their rates."""
-            s = s + 1j * STEP
-            later = self.system.flow(z[:, of], t[of], x[:, of], mode[:, of], s)
-            g = self.system.guards(z[:, of], t[of] + s, later, mode[:, of])
-            return g.real, g.imag / STEP
+            return self._guards(z[:, of], t[of], x[:, of], mode[:, of], s)
 
         g0, r0 = guards(np.zeros_like(end))
         # What is in its set, and not leaving, fires there and then.
@@ -195,15 +196,12 @@ class _March:
         later = system.flow(z, t, x, mode, dt + 0j)
         g = system.guards(z, t + dt, later, mode)[event, :, k].T
         # The rate, from the real parts alone.
-        s = dt + 1j * STEP
         z0, t0, x0 = z[:, 0].real, t[0].real, x[:, 0].real
-        later = system.flow(z0, t0, x0, mode, s)
-        there = system.guards(z0, t0 + s, later, mode)
-        rates = there.imag / STEP
+        there, rates = self._guards(z0, t0, x0, mode, dt)
         rate = rates[event, k]
         # How far others are that would have fired.
         other = (np.arange(rates.shape[0])[:, None] != event) & (rates < 0)
-        away = np.abs(there.real / np.where(other, rates, -1))
+        away = np.abs(there / np.where(other, rates, -1))
         away = np.min(np.where(other, away, np.inf), axis=0)
         slow = ~inside & (rate > -GRAZE)
         step = np.where(inside, 0, dt - g / rate)

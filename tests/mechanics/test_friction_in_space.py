@@ -457,14 +457,6 @@ def test_a_box_comes_to_rest():
         assert np.max(np.diff(course)) < 1e-7
 
 
-class _Pushed(eqx.Module):
-    effort: eqx.Module
-    push: jax.Array
-
-    def __call__(self, t, q, v, args):
-        return self.effort(t, q, v, args) + self.push  # pyright: ignore
-
-
 def test_derivatives_of_four_feet():
     # All of them begin to slip; or they slide, with directions of their own; or they
     # turn about one of them, that begins to slip, or sticks. How the weight is shared
@@ -479,7 +471,7 @@ def test_derivatives_of_four_feet():
     @jax.jit
     def acceleration(mode, z, dz):
         def flow(z):
-            pushed = _Pushed(still.effort, z[:6])  # pyright: ignore
+            pushed = lambda *at: still.effort(*at) + z[:6]
             body = eqx.tree_at(lambda b: b.effort, still, pushed)
             return body.flow(jnp.zeros(()), (q, z[6:]), mode, None)[1]
 

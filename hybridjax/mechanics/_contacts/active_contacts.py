@@ -109,7 +109,7 @@ def find_active(
         return normal, (slips | stops) & ~known, direction, moves
 
     def cond(carry):
-        i, _, unsolved, *_ = carry
+        i, _, unsolved, _ = carry
         return (i < _ATTEMPTS * limit) & unsolved.any()
 
     def body(carry):
@@ -119,9 +119,9 @@ def find_active(
         # Changes may go round in circles. So attempts after the first one take contacts
         # in other orders; and they begin with all of them open, from where that is
         # rarer: where more is closed than has a unique force, as a rule.
-        number = i // limit
+        number, last = i // limit, slow.any()
         tangent_first = number % 2 == 0
-        begins = (number > 0) & (i % limit == 0) & ~slow.any()
+        begins = (number > 0) & (i % limit == 0) & ~last
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = jtu.tree_map(lambda a, g: jnp.where(begins, g, a), active, opened)
         active = sliding_directions(W, c, active, resting | known, friction)
@@ -130,36 +130,25 @@ def find_active(
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         place = jnp.arange(n) * (1 + 382 * number) % _PRIME
         place = jnp.where(candidates, place, _PRIME)
-        first = candidates & (jnp.arange(n) == jnp.argmin(place))
+        first = candidates & (jnp.arange(n) == jnp.argmin(place)) & ~last
         # One that could not stick may well be able to slide, without pulling.
         turn = first & tangent
         flip = first & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
-        changed = Active(
-            closed=active.closed ^ flip,
-            stick=active.stick ^ turn,
-            direction=jnp.where(
-                of_contacts(turn, max(tangential, n)), direction, active.direction
-            ),
-        )
         # The last change of all: those that are slow, which is taken back if it is bad.
-        last, fails = slow.any(), slow.any() & bad.any()
         found = ~bad.any() & ~last & members & ~active.closed & (moves[:n] <= least)
         onward = unit(moves[n:] if tangential else moves, n)
-        final = Active(
-            closed=(active.closed | found) & ~(slow & fails),
-            stick=active.stick & ~found,
-            direction=jnp.where(
-                of_contacts(found, max(tangential, n)), onward, active.direction
-            ),
+        turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
+        direction = jnp.where(turned, direction, active.direction)
+        changed = Active(
+            closed=((active.closed ^ flip) | found) & ~(slow & bad.any()),
+            stick=(active.stick ^ turn) & ~found,
+            direction=jnp.where(slowed, onward, direction),
         )
-        changed = jtu.tree_map(
-            lambda a, b: jnp.where(last | ~bad.any(), a, b), final, changed
-        )
-        return i + 1, changed, jnp.where(last, False, bad | found), slow | found
+        return i + 1, changed, (bad | found) & ~last, slow | found
 
     start = (jnp.asarray(0, jnp.int32), first, members, jnp.zeros_like(members))
-    _, active, unsolved, *_ = lax.while_loop(cond, body, start)
+    _, active, unsolved, _ = lax.while_loop(cond, body, start)
     if tangential:
         unsolved = unsolved | ill_posed(W, active, friction)
     return active, unsolved

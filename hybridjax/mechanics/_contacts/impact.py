@@ -44,7 +44,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
         system.friction,
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
-        least=jnp.where(hit, -jnp.inf, least),
+        least=least,
     )
     active = sliding_directions(p.W, c, active, can_stick, system.friction)
     opens = closed & ~active.closed
@@ -64,10 +64,12 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     return q, v, active, unsolved
 
 
-def comes_to_rest(system, p: Point, hit, e):
+def comes_to_rest(
+    system, p: Point, hit, e
+) -> tuple[Bool[Array, ""], Bool[Array, ""], Float[Array, " n_contacts"]]:
     """Would all contacts that hit leave too slowly, to be pressed back at once? And do
     they come so slowly too, that no other has to open? And the least speed at which
-    each contact leaves its surface."""
+    each of the others leaves its surface."""
     p, e = stop_gradient((p, e))
     n = hit.shape[0]
     limit = system.rest_speed(p.c[:n], ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
@@ -76,7 +78,7 @@ def comes_to_rest(system, p: Point, hit, e):
     stays = pressed & (e < 1) & (e * approach <= limit)
     # What does not bounce need not be pressed: if it has to open, it does by its force.
     slow = (stays | (e == 0)) & (approach <= limit)
-    least = jnp.where(pressed, limit, -jnp.inf)
+    least = jnp.where(pressed & ~hit, limit, -jnp.inf)
     return (stays | ~hit).all(), (slow | ~hit).all(), least
 
 

@@ -56,6 +56,12 @@ def test_contradictions_of_redundant_rows():
         off, d_off = solved(b + error * against, d_matrix, db + error * against)
         np.testing.assert_allclose(off, x, rtol=0, atol=100 * error + least)
         np.testing.assert_allclose(d_off, dx, rtol=0, atol=100 * error + least)
+    # Nor may large ones, in a derivative: a Jacobian has columns along which the rows
+    # contradict each other by as much as they change. What is left out is what forces
+    # would have to make that make no motion, by the small part of the weights.
+    left_out = weights * np.linalg.svd(matrix)[2][-1]
+    _, d_off = solved(b, d_matrix, db + 1e3 * left_out)
+    np.testing.assert_allclose(d_off, dx, rtol=0, atol=1e3 * 10 * least)
 
 
 def test_what_redundant_rows_do_not_determine_moves():

@@ -35,9 +35,14 @@ def _refined(agree, matrix, inverse, b, small):
         return x
 
     x = solution(b)
+    if agree:
+        return x
     # A contradiction is divided by the small part, which friction would turn into
-    # motion. But what it adds to the solution leaves nothing in the product.
-    return x if agree else solution(dot(matrix, x))
+    # motion. But what it adds to the solution leaves nothing in the product: the first
+    # time only rounding, which is divided by the small part again.
+    for _ in range(2):
+        x = solution(dot(matrix, x))
+    return x
 
 
 @_refined.defjvp

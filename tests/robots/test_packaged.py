@@ -64,6 +64,7 @@ def test_dm_control():
     [
         ("gymnasium", "hopper", {}, None, 1e-7),
         ("gymnasium", "half_cheetah", {}, None, 1e-7),
+        ("gymnasium", "ant", {}, None, 1e-7),
         ("gymnasium", "humanoid", dict(rest_speed=1e-3), None, 1e-7),
         # With that of the file it slides where its forces are not unique. Its slope is
         # 1420, where that of the humanoid is 280.

@@ -57,7 +57,8 @@ def _solved(W, c, friction, u, closed, stick, free, stay):
         forces = least_solve(*_equations(W, c, friction, active, kappa))
         z = _towards(W, c, forces)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
-        kappa = _stiffness(forces, z, friction, free)
+        # What pulls may have several solutions: with its term, one is jumped at.
+        kappa = jnp.maximum(_stiffness(forces, z, friction, free), 0)
         return i + 1, new, kappa, largest(norm(new - u, n))
 
     def going_on(carry):
@@ -115,7 +116,7 @@ def _towards(W, c, forces):
 def _stiffness(forces, z, friction, free):
     n = friction.shape[0]
     length = norm(z, n)
-    kappa = friction * jnp.maximum(forces[:n], 0) / jnp.where(length > 0, length, 1)
+    kappa = friction * forces[:n] / jnp.where(length > 0, length, 1)
     return jnp.where(free & (length > 0), kappa, 0)
 
 

@@ -1,0 +1,46 @@
+"""The directions in which contacts slide against their friction."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hybridjax.mechanics._contacts.complementarity import Active, contact_forces
+from hybridjax.mechanics._contacts.sliding_directions import sliding_directions
+from hybridjax.mechanics._contacts.tangential import along, norm, unit
+
+
+_friction, _n, _d = np.array([0.3, 0.5, 0.4]), 3, 9
+
+
+@jax.jit
+def _impact(given, change):
+    """Impulses and directions of three contacts that slide on, and their derivatives
+    along a change; and how far they are from sliding against their friction."""
+
+    def solved(given):
+        J = jnp.eye(3 * _n) + 0.1 * given[:-1]
+        W, c, every = J @ J.T, given[-1], jnp.ones(_n, bool)
+        active = Active(every, ~every, unit(c[_n:], _n))
+        active = sliding_directions(W, c, active, every, _friction)
+        impulses = contact_forces(W, c, active, _friction)
+        slip = (c + W @ impulses)[_n:]
+        off = norm(slip, _n) - along(active.direction, slip, _n)
+        return jnp.concatenate([active.direction, impulses]), (impulses[:_n], off)
+
+    return jax.jvp(solved, (given,), (change,), has_aux=True)
+
+
+def test_derivatives_also_of_what_pulls():
+    # The first one separates, and is held back: what an impact hardly opens is. So its
+    # friction pushes it along.
+    rng, steps, h = np.random.default_rng(0), (-2, -1, 1, 2), 1e-4
+    for _ in range(20):
+        given, change = rng.normal(size=(2, 3 * _n + 1, _d))
+        angles = rng.uniform(0, 2 * np.pi, _n)
+        slips = 2 * np.cos(angles), 2 * np.sin(angles)
+        given[-1] = np.concatenate([[1.0, -1.0, -2.0], *slips])
+        _, got, (normal, off) = _impact(given, change)
+        np.testing.assert_array_equal(np.sign(normal), [-1, 1, 1])
+        np.testing.assert_allclose(off, 0, atol=1e-12)
+        ends = [_impact(given + k * h * change, change)[0] for k in steps]
+        expected = np.array([1, -8, 8, -1]) @ np.stack(ends) / (12 * h)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8)

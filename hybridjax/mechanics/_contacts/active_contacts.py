@@ -57,7 +57,8 @@ def find_active(
     - `released`: contacts whose force is zero, and about to pull.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
     - `least`: those that open no faster stay closed after all, though they have to pull
-        a little for that, if nothing speaks against it but this.
+        a little for that, if nothing speaks against it but this. Their direction is
+        zero, and so their friction.
 
     **Returns:**
 
@@ -137,13 +138,13 @@ def find_active(
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         # The last change of all: those that are slow, which is taken back if it is bad.
         found = ~bad.any() & ~last & members & ~active.closed & (moves[:n] <= least)
-        onward = unit(moves[n:] if tangential else moves, n)
+        # It takes no friction, as a force that pulls has none.
         turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
         direction = jnp.where(turned, direction, active.direction)
         changed = Active(
             closed=((active.closed ^ flip) | found) & ~(slow & bad.any()),
             stick=(active.stick ^ turn) & ~found,
-            direction=jnp.where(slowed, onward, direction),
+            direction=jnp.where(slowed, 0, direction),
         )
         return i + 1, changed, (bad | found) & ~last, slow | found
 

@@ -14,7 +14,7 @@ from .contact_mode import ContactMode
 from .forces import is_closed
 from .kinematics import little, Point, slick
 from .sliding_directions import sliding_directions
-from .tangential import unit
+from .tangential import norm, of_contacts, unit
 
 
 def impact(system, p: Point, t, q, v, mode, hit, args):
@@ -52,10 +52,14 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
     bounces = hit & (e * -approach > 0)
     # What has no speed has not left: it may follow from the others that it has none.
-    after = stop_gradient(c + dot(p.W, impulses))[:n]
-    none = opens & (jnp.abs(after) <= jnp.finfo(c.dtype).eps ** 0.75 * p.speed)
+    after = stop_gradient(c + dot(p.W, impulses))
+    none = opens & (jnp.abs(after[:n]) <= jnp.finfo(c.dtype).eps ** 0.75 * p.speed)
     remains = (active.closed & ~bounces) | (none & ~hit)
-    active = eqx.tree_at(lambda a: a.closed, active, remains)
+    # Those that were held back without friction slide on with it.
+    onward = unit(after[n:] if system.tangents is not None else after, n)
+    none = norm(active.direction, n) == 0
+    onward = jnp.where(of_contacts(none, onward.size), onward, active.direction)
+    active = eqx.tree_at(lambda a: (a.closed, a.direction), active, (remains, onward))
     # Those that touch down with it are only near their surfaces, or are there now,
     # but not in a nearby motion. And those that open have drifted: from below, they
     # might not rise above their surfaces.

@@ -32,13 +32,15 @@ def sliding_directions(
     """`active` with directions of the contacts `free` in which they are accelerated,
     against their friction: with velocities for `c`, those of slips after an impact.
 
-    The search begins with the directions in `active`; or, for those `at_rest`, with
-    those in which the forces push that it would take to stick. Only in space: planar
-    directions are signs, and not sought here. The derivative is that of the solution.
+    Those whose direction is zero, and so their friction, keep that. The search begins
+    with the directions in `active`; or, for those `at_rest`, with those in which the
+    forces push that it would take to stick. Only in space: planar directions are signs,
+    and not sought here. The derivative is that of the solution.
     """
     if not in_space(c.shape[0], friction.shape[0]):
         return active
-    free = free & active.closed & ~active.stick
+    n = friction.shape[0]
+    free = free & active.closed & ~active.stick & (norm(active.direction, n) > 0)
     stay = free & at_rest
     closed, stick = active.closed, active.stick
     u = _solved(W, c, friction, active.direction, closed, stick, free, stay)

@@ -64,8 +64,10 @@ def test_dm_control():
     [
         ("gymnasium", "hopper", {}),
         ("gymnasium", "half_cheetah", {}),
-        # (By default the speed of feet at their stop is a root of the tolerance.)
-        ("gymnasium", "ant", dict(rest_speed=1e-3)),
+        # Its four feet are redundant: rounding moves the end by 3e-9, and differences
+        # by 1e-3 of 132. (By default feet stop at a speed that is a root of the
+        # tolerance.)
+        ("gymnasium", "ant", dict(rest_speed=1e-3, share=1e-5)),
         ("gymnasium", "humanoid", dict(rest_speed=1e-3)),
         # With the friction of the file it slides where its forces are not unique. Its
         # slope is 1420, where that of the humanoid is 280.
@@ -84,6 +86,7 @@ def test_falls(package, file, options):
     # the derivative, along a direction of controls and states, is that of differences.
     model, options = _model(package, file), dict(options)
     friction, apart = options.pop("friction", np.inf), options.pop("apart", 1e-7)
+    share = options.pop("share", 1e-6)
     model.geom_friction[:, 0] = np.minimum(model.geom_friction[:, 0], friction)
     robot = hj.robots.from_mjcf(model, **options)
     q = _bent(robot)
@@ -118,7 +121,7 @@ def test_falls(package, file, options):
     ends = [end for end, _ in runs]
     expected = np.dot([1, -8, 8, -1], ends) / (12 * h)
     got = sum(np.dot(*pair) for pair in zip(slopes, direction, strict=True))
-    assert abs(got - expected) < 1e-6 * abs(expected)
+    assert abs(got - expected) < share * abs(expected)
 
 
 def _model(package: str, file: str):

@@ -34,15 +34,13 @@ def _refined(agree, matrix, inverse, b, small):
             x = x + dot(inverse, b - dot(matrix, x))
         return x
 
-    x = solution(b)
     if agree:
-        return x
+        return solution(b)
     # A contradiction is divided by the small part, which friction would turn into
     # motion. But what it adds to the solution leaves nothing in the product: the first
     # time only rounding, which is divided by the small part again.
-    for _ in range(2):
-        x = solution(dot(matrix, x))
-    return x
+    again = lambda i, x: solution(jnp.where(i > 0, dot(matrix, x), b))
+    return lax.fori_loop(0, 3, again, b)
 
 
 @_refined.defjvp

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hybridjax.mechanics._contacts.active_contacts import find_active
 from hybridjax.mechanics._contacts.complementarity import Active, contact_forces
+from hybridjax.mechanics._contacts.tangential import unit
 
 
 @pytest.mark.parametrize("freedom, friction", [(4, 0.3), (7, 0.3), (7, 0.7)])
@@ -17,7 +18,8 @@ def test_impacts_of_five_contacts(freedom, friction):
     J = rng.normal(size=(problems, 2 * n, freedom))
     c = np.einsum("kij,kj->ki", J, rng.normal(size=(problems, freedom)))
     mu = friction * np.abs(rng.normal(size=(problems, n)))
-    f, stuck, unsolved = _impulses(J @ J.swapaxes(1, 2), c, mu)
+    active, f, unsolved = jax.vmap(_search)(J @ J.swapaxes(1, 2), c, mu)
+    stuck = active.closed & active.stick
     # Of what is left some have too much friction (Painlevé's paradox).
     assert np.mean(unsolved.any(axis=1)) <= 0.02
     moves = c + np.einsum("kij,klj,kl->ki", J, J, f)
@@ -37,11 +39,28 @@ def test_impacts_of_five_contacts(freedom, friction):
         assert (holds | unsolved.any(axis=1, keepdims=True)).all()
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+def test_what_is_held_back_has_no_friction(directions):
+    # The second one hits, and the first one would leave with a hundredth of its speed.
+    W = np.eye(2 + 2 * directions)
+    W[0, 1] = W[1, 0] = 0.01
+    c = np.concatenate([[0.0, -1.0], [0.3, 0.2] * directions])
+    for least, closed in ((0.02, [True, True]), (0.005, [False, True])):
+        active, forces, unsolved = _search(W, c, np.full(2, 0.1), least)
+        assert not unsolved.any()
+        np.testing.assert_array_equal(active.closed, closed)
+        normal, tangential = forces[:2], forces[2:].reshape(directions, 2)
+        pull = -0.01 / (1 - 1e-4) if closed[0] else 0.0
+        np.testing.assert_allclose(normal, [pull, 1 - 0.01 * pull], rtol=1e-12)
+        np.testing.assert_array_equal(tangential[:, 0], 0)
+        size = np.linalg.norm(tangential[:, 1])
+        np.testing.assert_allclose(size, 0.1 * normal[1], rtol=1e-12)
+
+
 @jax.jit
-@jax.vmap
-def _impulses(W, c, mu):
+def _search(W, c, mu, least=-jnp.inf):
     every = jnp.ones(mu.shape, bool)
-    guess = Active(every, every, jnp.where(c[mu.size :] < 0, -1.0, 1.0))
+    guess = Active(every, every, unit(c[mu.size :], mu.size))
     active, unsolved = find_active(
         W,
         c,
@@ -54,6 +73,6 @@ def _impulses(W, c, mu):
         mu,
         mu,
         exact=0.45,
+        least=least,
     )
-    forces = contact_forces(W, c, active, mu)
-    return forces, active.closed & active.stick, unsolved
+    return active, contact_forces(W, c, active, mu), unsolved

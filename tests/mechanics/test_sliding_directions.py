@@ -8,7 +8,7 @@ from hybridjax.mechanics._contacts.sliding_directions import sliding_directions
 from hybridjax.mechanics._contacts.tangential import along, norm, unit
 
 
-_friction, _n, _d = np.array([0.3, 0.5, 0.4]), 3, 9
+_friction, _n, _d = jnp.array([0.3, 0.5, 0.4]), 3, 9
 
 
 @jax.jit
@@ -30,8 +30,8 @@ def _impact(given, change):
 
 
 def test_derivatives_also_of_what_pulls():
-    # The first one separates, and is held back: what an impact hardly opens is. So its
-    # friction pushes it along.
+    # The first one separates, and is held back, as in impacts too slow for any contact
+    # to open. So its friction pushes it along.
     rng, steps, h = np.random.default_rng(0), (-2, -1, 1, 2), 1e-4
     for _ in range(20):
         given, change = rng.normal(size=(2, 3 * _n + 1, _d))

@@ -53,7 +53,7 @@ def hybridjax(fall: Fall) -> Engine:
         return jax.grad(lambda u: final(u, tolerance)[0])(u)
 
     settings = {f"tolerance {tol:.0e}": tol for tol in (1e-4, 1e-6, 1e-8)}
-    return Engine(_of_lanes(final), _of_lanes(slope), settings, (1e-11, 1e-10), 1e-5)
+    return Engine(_of_lanes(final), _of_lanes(slope), settings, (1e-11, 1e-10), 1e-6)
 
 
 def mjx(fall: Fall) -> Engine:

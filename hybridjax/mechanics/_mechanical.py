@@ -138,10 +138,12 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     **Raises:**
 
     - `ValueError` for arguments of wrong shape; and at the start, if a contact is below
-      ground, a closed contact is open or moves, would have to pull, or would slip; or
-      if the mass matrix is not positive definite. It names the contact. Where the start
-      is traced, `hj.SimulationError`, or the result `nonfinite_state` with
-      `throw=False`, and the mode says which contact is `INCONSISTENT`.
+      ground, or a closed contact is open or moves; or if the mass matrix is not
+      positive definite. It names the contact. Where the start is traced,
+      `hj.SimulationError`, or the result `nonfinite_state` with `throw=False`, and the
+      mode says which contact is `INCONSISTENT`. (A closed contact that would have to
+      pull, or cannot stick, opens or slips at once: efforts may jump where one
+      simulation ends and the next one begins.)
 
     !!! note "The error of coming to rest"
 

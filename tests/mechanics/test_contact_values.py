@@ -557,3 +557,42 @@ def test_ball_rides_on_paddle():
     speed = amplitude * omega * np.cos(omega * leaves)
     height = amplitude * np.sin(omega * leaves) + speed * fly - g * fly**2 / 2
     np.testing.assert_allclose([q[0], v[0]], [height, speed - g * fly], rtol=1e-8)
+
+
+def test_efforts_jump_between_two_simulations():
+    # A ball that sticks is drawn up, or along the ground, from the start on. Its mode
+    # is that of before: it lifts off, or slips, at once.
+    system = MechanicalSystem(
+        lambda q, args: jnp.ones(2),
+        lambda t, q, v, args: args,
+        lambda q, args: q[1:],
+        1,
+        tangents=lambda q, args: jnp.array([[1.0, 0.0]]),
+        friction=0.5,
+    )
+
+    def final(push, mode):
+        x0 = jnp.zeros(2), jnp.zeros(2)
+        options: Any = dict(solver=dfx.Heun(), throw=False)
+        sol = hj.simulate(system, 0.0, 0.7, x0, mode, push, **options)
+        return sol.x1[0], (sol.x1[0], sol.mode1, sol.events)
+
+    @jax.jit
+    def jacobians(push, mode):
+        forward, aux = jax.jacfwd(final, has_aux=True)(push, mode)
+        return forward, jax.jacrev(final, has_aux=True)(push, mode)[0], aux
+
+    share = 0.7**2 / 2
+    along = np.array([[share, 0.5 * share], [0, 0]])  # as friction follows the weight
+    for push, slopes, mode in (
+        ([0.3, 1.0], share * np.eye(2), ContactMode.LIFTING),
+        ([6.0, -9.81], along, ContactMode.SLIPPING_FORWARD),
+    ):
+        for start in (ContactMode.STICKING, mode):
+            *found, (q, end, events) = jacobians(jnp.array(push), jnp.array([start]))
+            np.testing.assert_allclose(q, slopes @ push, atol=1e-12)
+            for jacobian in found:
+                np.testing.assert_allclose(jacobian, slopes, atol=1e-12)
+            assert ContactMode.physical(end) == ContactMode.physical(mode)
+            assert events.count == (start == ContactMode.STICKING)
+            assert start == mode or events.t[0] == 0

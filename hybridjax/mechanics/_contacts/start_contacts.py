@@ -8,9 +8,9 @@ from jaxtyping import Array, Int
 from ..._jax.deferred import deferred
 from .._dynamics.coordinates import qdot
 from .._dynamics.dot import dot
-from .complementarity import Active, force_size, friction_limit, ill_posed
+from .complementarity import Active, ill_posed
 from .contact_mode import ContactMode
-from .forces import active_in, forces_of, is_closed
+from .forces import active_in, is_closed
 from .impact import closing, stopping
 from .kinematics import point, slick
 from .settling import settle
@@ -30,10 +30,6 @@ FAULTS = (
     "`mode0` out.",
     "Argument `x0` moves against `mode0`: the tangential velocity of contact {0} "
     "is not zero, although it sticks, or has the wrong sign. Leave `mode0` out.",
-    "Argument `mode0` says that contact {0} is closed, but its normal force would have "
-    "to pull. Start with it `LIFTING`, or leave `mode0` out.",
-    "Argument `mode0` says that contact {0} sticks, but the force for that is outside "
-    "of its friction cone. Start with it slipping, or leave `mode0` out.",
     "Argument `mode0` has a mode of sliding for contact {0} that it does not have: "
     "with two tangential directions these are `SLIDING` and `SLIPPING`, with one those "
     "with `FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
@@ -75,19 +71,15 @@ def _start_contacts(system, t, x, mode, args):
             system, t, q, v, free, guess, stick, none, jnp.asarray(False), none, args
         )
         active = active_in(system, p, mode)
-        faults = [lost, below, none, none, none, none, none, none]
+        faults = [lost, below, none, none, none, none]
     else:
+        # Whether its forces agree with it is not asked: they may jump with what drives
+        # it, between one simulation and the next. Then contacts open, or slip, at once.
         active = active_in(system, p, mode)
-        forces, _ = forces_of(system, p, active)
-        small = tol * force_size(p.W, p.size, forces)
         wrong = jnp.where(active.stick, slip_speed, -along(active.direction, slip, n))
-        tangential = (
-            forces[n:] if system.tangents is not None else jnp.zeros_like(normal)
-        )
         of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
         of_plane = is_closed(mode) & ~active.stick & ~of_space
         spatial = in_space(p.c.shape[0], n)
-        cone = friction_limit(system.static_friction, forces[:n]) + small
         rubs = active.closed & ~slick(system)
         lost = none
         if system.tangents is not None:
@@ -98,8 +90,6 @@ def _start_contacts(system, t, x, mode, args):
             active.closed & open_,
             active.closed & moves,
             rubs & (wrong > tol * speed),
-            active.closed & (forces[:n] < -small),
-            rubs & active.stick & (norm(tangential, n) > cone),
             of_plane if spatial else of_space,
         ]
     faults = [*faults, _other_normals(system, q, v, args, tol)]

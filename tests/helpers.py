@@ -11,6 +11,20 @@ from scipy.optimize import brentq
 
 
 #
+# Differences
+#
+
+# Where `slope` needs the values, in steps from where it is.
+STEPS = (-2, -1, 1, 2)
+
+
+def slope(ends, h):
+    """The derivative by differences of fourth order, from values `h` times `STEPS`
+    away."""
+    return np.tensordot([1, -8, 8, -1], np.stack(ends), 1) / (12 * h)
+
+
+#
 # Bouncing balls
 #
 

@@ -7,6 +7,8 @@ import pytest
 from hybridjax.mechanics._dynamics.elimination import inverse
 from hybridjax.mechanics._dynamics.least_solve import least_solve
 
+from ..helpers import slope, STEPS
+
 
 @jax.jit
 def _inverse(a, active):
@@ -83,8 +85,7 @@ def test_what_redundant_rows_do_not_determine_moves():
     h, least = 1e-3, np.sqrt(np.finfo(float).eps)
     for s in (0.0, 0.3, -0.5):
         _, forward, backward = value(s)
-        ends = np.stack([value(s + k * h)[0] for k in (-2, -1, 1, 2)])
-        expected = np.array([1, -8, 8, -1]) @ ends / (12 * h)
+        expected = slope([value(s + k * h)[0] for k in STEPS], h)
         # The values have errors of `least`.
         np.testing.assert_allclose(forward, expected, rtol=0, atol=10 * least / h)
         np.testing.assert_allclose(forward, backward, rtol=0, atol=10 * least)

@@ -1,6 +1,5 @@
 """Impacts: contacts that touch down."""
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -57,9 +56,9 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     remains = (active.closed & ~bounces) | (none & ~hit)
     # Those that were held back without friction slide on with it.
     onward = unit(after[n:] if system.tangents is not None else after, n)
-    none = norm(active.direction, n) == 0
-    onward = jnp.where(of_contacts(none, onward.size), onward, active.direction)
-    active = eqx.tree_at(lambda a: (a.closed, a.direction), active, (remains, onward))
+    held_back = of_contacts(norm(active.direction, n) == 0, onward.size)
+    direction = jnp.where(held_back, onward, active.direction)
+    active = Active(remains, active.stick, direction)
     # Those that touch down with it are only near their surfaces, or are there now,
     # but not in a nearby motion. And those that open have drifted: from below, they
     # might not rise above their surfaces.

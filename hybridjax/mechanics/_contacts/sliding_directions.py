@@ -59,7 +59,8 @@ def _solved(W, c, friction, u, closed, stick, free, stay):
         forces = least_solve(*_equations(W, c, friction, active, kappa))
         z = _towards(W, c, forces)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
-        # What pulls may have several solutions: with its term, one is jumped at.
+        # Where contacts pull, there may be several solutions. Without their terms the
+        # search is less apt to jump from one to another.
         kappa = jnp.maximum(_stiffness(forces, z, friction, free), 0)
         return i + 1, new, kappa, largest(norm(new - u, n))
 

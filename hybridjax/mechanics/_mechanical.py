@@ -124,7 +124,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     `hj.mechanics.ContactMode`. It may be left out in
     `hj.simulate`: contacts whose gap and normal velocity are zero (to 1e-6
     in float64 and 3e-3 in float32, times the size of `q`, or `v`, if that is more than
-    1) are then closed, if their forces agree with that.
+    1) are then closed, if their forces agree with that. One that a given mode says is
+    closed may be off by 1e-3 in float64 too, as where another simulation ended. What is
+    closed is then moved, and stopped, so that gap and velocity are zero, to first order
+    in how far it was off.
 
     **Guards:** with `n = n_contacts`, guard `j` belongs to the normal direction of
     contact `j`: touchdown (the gap), liftoff (the normal force), the end of `LIFTING`
@@ -142,8 +145,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
       positive definite. It names the contact. Where the start is traced,
       `hj.SimulationError`, or the result `nonfinite_state` with `throw=False`, and the
       mode says which contact is `INCONSISTENT`. (A closed contact that would have to
-      pull, or cannot stick, opens or slips at once: efforts may jump where one
-      simulation ends and the next one begins.)
+      pull, or cannot stick, is open or slips from the start on: efforts may jump where
+      one simulation ends and the next one begins.)
 
     !!! note "The error of coming to rest"
 

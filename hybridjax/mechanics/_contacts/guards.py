@@ -4,19 +4,22 @@ import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
-from .complementarity import force_size, friction_limit, posedness
+from .complementarity import Active, force_size, friction_limit, posedness
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of
-from .kinematics import little, point, slick, stop_speed
+from .kinematics import little, Point, point, slick, stop_speed
 from .tangential import along, in_space, norm
 
 
 def watched_values(system, t, x, mode, args):
     """The guard functions: see `MechanicalSystem`."""
-    n = system.n_contacts
     q, v = x
     p = point(system, t, q, v, args)
-    active = active_in(system, p, mode)
+    return watched_at(system, p, active_in(system, p, mode), mode)
+
+
+def watched_at(system, p: Point, active: Active, mode):
+    n = system.n_contacts
     forces, moves = forces_of(system, p, active)
     # Where exactly a departure ends does not matter, as nothing changes there. So
     # it is not ended by rounding, where it begins.
@@ -34,7 +37,7 @@ def watched_values(system, t, x, mode, args):
     watched = active.closed & ~slick(system)
     # A contact without a tangential force lifts off, where its cone shrinks to
     # nothing; it does not slip in the same instant.
-    rounding = jnp.finfo(q.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
+    rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
 
     limit = friction_limit(system.static_friction, forces[:n])
     may_slip = active.stick & jnp.isfinite(system.static_friction)

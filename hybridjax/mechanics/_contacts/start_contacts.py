@@ -8,11 +8,13 @@ from jaxtyping import Array, Int
 from ..._jax.deferred import deferred
 from .._dynamics.coordinates import qdot
 from .._dynamics.dot import dot
-from .complementarity import Active, ill_posed
+from .._dynamics.multibody import drift_tolerance
+from .complementarity import Active, force_size, ill_posed
 from .contact_mode import ContactMode
-from .forces import active_in, is_closed
+from .forces import active_in, is_closed, slips
+from .guards import watched_at
 from .impact import closing, stopping
-from .kinematics import point, slick
+from .kinematics import little, Point, point, slick
 from .settling import settle
 from .tangential import along, in_space, norm, unit
 
@@ -56,12 +58,9 @@ def _start_contacts(system, t, x, mode, args):
     normal = p.velocity[:n]
     slip = p.velocity[n:] if system.tangents is not None else jnp.zeros_like(normal)
     slip_speed = norm(slip, n)
-    open_ = jnp.abs(p.gap) > tol * length
-    moves = jnp.abs(normal) > tol * speed
-    below = p.gap < -tol * length
     none = jnp.zeros((n,), bool)
     if mode is None:
-        closed = ~open_ & ~moves
+        closed = (jnp.abs(p.gap) <= tol * length) & (jnp.abs(normal) <= tol * speed)
         stick = closed & (slip_speed <= tol * speed)
         guess = Active(closed, stick, unit(slip, n))
         free = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
@@ -71,10 +70,9 @@ def _start_contacts(system, t, x, mode, args):
             system, t, q, v, free, guess, stick, none, jnp.asarray(False), none, args
         )
         active = active_in(system, p, mode)
-        faults = [lost, below, none, none, none, none]
+        may_be_off = tol
+        of_mode = [none] * 4
     else:
-        # Whether its forces agree with it is not asked: they may jump with what drives
-        # it, between one simulation and the next. Then contacts open, or slip, at once.
         active = active_in(system, p, mode)
         wrong = jnp.where(active.stick, slip_speed, -along(active.direction, slip, n))
         of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
@@ -84,20 +82,43 @@ def _start_contacts(system, t, x, mode, args):
         lost = none
         if system.tangents is not None:
             lost = ill_posed(p.W, active, system.friction)
-        faults = [
-            lost,
-            below,
-            active.closed & open_,
-            active.closed & moves,
-            rubs & (wrong > tol * speed),
+        may_be_off = jnp.where(active.closed, drift_tolerance(q.dtype), tol)
+        of_mode = [
+            active.closed & (jnp.abs(p.gap) > may_be_off * length),
+            active.closed & (jnp.abs(normal) > may_be_off * speed),
+            rubs & (wrong > may_be_off * speed),
             of_plane if spatial else of_space,
         ]
-    faults = [*faults, _other_normals(system, q, v, args, tol)]
+        # The forces may jump with what drives them, from one simulation to the next:
+        # then contacts open, or slip. Their guards do not fire, as they may be rising.
+        changes = _disagree(system, p, active, mode).any()
+        settled, unsettled = settle(
+            *(system, t, q, v, mode, active, active.stick | slips(mode), none),
+            *(jnp.asarray(False), none, args),
+        )
+        mode = jnp.where(changes, settled, mode)
+        lost = jnp.where(changes, unsettled, lost)
+        sticks = mode == ContactMode.STICKING
+        active = Active(is_closed(mode), sticks, active.direction)
+    below = p.gap < -may_be_off * length
+    faults = [lost, below, *of_mode, _other_normals(system, q, v, args, tol)]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
     q = q + jnp.where(sound, closing(system, q, p, active), 0)
     v = v + jnp.where(sound, stopping(system, p, active), 0)
     return (q, v), mode, first
+
+
+def _disagree(system, p: Point, active: Active, mode):
+    """Which modes are not those of their forces and accelerations?"""
+    guards = watched_at(system, p, active, mode).reshape(-1, mode.shape[0])
+    force = force_size(p.W, p.size, jnp.zeros_like(p.c))
+    force = jnp.finfo(p.c.dtype).eps ** 0.6 * force
+    of_normal = jnp.where(active.closed, force, little(p))
+    of_tangent = jnp.where(active.stick, force, little(p))
+    tolerance = jnp.stack([of_normal] + [of_tangent] * (guards.shape[0] - 1))
+    moves = active.closed | (mode == ContactMode.LIFTING)
+    return moves & (guards < -tolerance).any(axis=0)
 
 
 def _other_normals(system, q, v, args, tol):

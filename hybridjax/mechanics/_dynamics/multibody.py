@@ -74,10 +74,10 @@ class Multibody(AbstractSelfStartingSystem):
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
     of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`. At the start it must satisfy
-    the constraints to about 1e-6 (float64) or 3e-3 (float32) of its size: see
-    `hj.mechanics.consistent_state`. What remains of their violation is then removed, so
-    that a derivative with respect to the initial state, or to what is in the
-    constraints, is that for neighbouring states that satisfy them.
+    the constraints to about 1e-3 (float64) or 3e-3 (float32) of its size, as where
+    another simulation ended: see `hj.mechanics.consistent_state`. What remains of their
+    violation is then removed, so that a derivative with respect to the initial state,
+    or to what is in the constraints, is that for neighbouring states that satisfy them.
 
     **Mode:** the integer 0. It may be left out in `hj.simulate`.
 
@@ -352,7 +352,7 @@ def _close(body: Multibody, t, x, args):
     if body.constraints is None:
         none = jnp.zeros((0,), bool)
         return (q, v), none, none, regular
-    tol = jnp.finfo(q.dtype).eps ** 0.375
+    tol = drift_tolerance(q.dtype)
     constraints = body.at(t, q, v, args)
     row = tol * jnp.max(jnp.abs(constraints.jacobian), axis=1)
     # Written so that NaN is a violation.
@@ -363,3 +363,9 @@ def _close(body: Multibody, t, x, args):
     sound = regular & ~open_.any() & ~moving.any()
     x = jtu.tree_map(lambda a: jnp.where(sound, a, jnp.nan), x)
     return x, open_, moving, regular
+
+
+def drift_tolerance(dtype) -> float:
+    """Of its size, how much a state may be off constraints that it is said to satisfy.
+    A simulation with coarse steps ends so far off, and another one begins there."""
+    return max(1e-3, float(jnp.finfo(dtype).eps) ** 0.375)

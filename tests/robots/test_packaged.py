@@ -71,8 +71,12 @@ def test_dm_control():
         ("gymnasium", "ant", dict(rest_speed=1e-3, share=1e-5)),
         ("gymnasium", "humanoid", dict(rest_speed=1e-3)),
         # With the friction of the file it slides where its forces are not unique. Its
-        # slope is 1420, where that of the humanoid is 280.
-        ("gymnasium", "walker2d", dict(rest_speed=1e-3, friction=0.7, apart=1e-6)),
+        # slope is 1420, where that of the humanoid is 280; 4e-6 away there are other
+        # events.
+        (
+            *("gymnasium", "walker2d"),
+            dict(rest_speed=1e-3, friction=0.7, apart=1e-6, h=1e-6),
+        ),
         ("dm_control", "acrobot", {}),
         ("dm_control", "cartpole", {}),
         ("dm_control", "cheetah", dict(rest_speed=1e-3)),
@@ -87,7 +91,7 @@ def test_falls(package, file, options):
     # the derivative, along a direction of controls and states, is that of differences.
     model, options = _model(package, file), dict(options)
     friction, apart = options.pop("friction", np.inf), options.pop("apart", 1e-7)
-    share = options.pop("share", 1e-6)
+    share, h = options.pop("share", 1e-6), options.pop("h", 5e-6)
     model.geom_friction[:, 0] = np.minimum(model.geom_friction[:, 0], friction)
     robot = hj.robots.from_mjcf(model, **options)
     q = _bent(robot)
@@ -115,13 +119,79 @@ def test_falls(package, file, options):
     assert ok and fine_ok
     assert np.max(np.abs(coarse - fine)) < apart
     # Extrapolated: what a change does may bend much, after many events.
-    h = 5e-6
     moved = lambda k: jax.tree.map(lambda a, b: a + k * h * b, start, direction)
     runs = [value(moved(k), 1e-10) for k in STEPS]
     assert all(ok for _, (_, ok) in runs)
     expected = slope([end for end, _ in runs], h)
     got = sum(np.dot(*pair) for pair in zip(slopes, direction, strict=True))
     assert abs(got - expected) < share * abs(expected)
+
+
+@pytest.mark.thorough
+def test_ilqr():
+    # The hopper squats, takes off and rises: motors for that, from a guess that hops a
+    # little. Which contacts and limits it meets, and when, comes out of it.
+    stiffness, damping = 400.0, 25.0  # N m/rad, N m s/rad
+
+    def servo(t, q, v, angles):
+        return (stiffness * (angles - q[3:]) - damping * v[3:]) / torque
+
+    model = _model("gymnasium", "hopper")
+    torque, share = model.actuator_gear[:, 0], model.body_mass / model.body_mass.sum()
+    robot = hj.robots.from_mjcf(
+        model,
+        control=servo,
+        contacts=["foot_geom"],
+        friction=0.9,
+        static_friction=np.array([jnp.inf] * 2 + [0.0] * 6),
+        rest_speed=0.02,
+    )
+    system, stick = robot.system, int(hj.mechanics.ContactMode.STICKING)
+    q = np.array([0.0, 1.0, -0.787, -0.2, -1.2, 0.613])
+    q[1] -= system.gap(jnp.asarray(q), None)[0]
+    x0, mode0 = (jnp.asarray(q), jnp.zeros(6)), jnp.array([stick] * 2 + [0] * 6)
+    squat, n = jnp.asarray(q[3:]), 8
+    ts = jnp.linspace(0, 0.4, n + 1)
+    guess = jnp.tile(squat, (n, 1)).at[3:6].add(jnp.array([0.1, 0.5, 0.15]))
+
+    def centre(q):
+        places, turns = robot.frames(q)
+        return share @ (places + jnp.einsum("bij,bj->bi", turns, model.body_ipos))
+
+    def height(x):
+        place, speed = jax.jvp(centre, x[:1], x[1:])
+        return place[2] + jnp.maximum(speed[2], 0) ** 2 / 19.62, speed[0]
+
+    def terminal(t, x):
+        top, drift = height(x)
+        return -top + 0.1 * drift**2 + 0.01 * x[1][2] ** 2
+
+    found = hj.control.ilqr(
+        *(system, ts, x0, mode0, guess),
+        lambda t, x, u: 1e-3 * jnp.sum((u - squat) ** 2),
+        terminal,
+        max_iterations=30,
+        rtol=1e-2,
+        regularization=1e-2,
+        solver=diffrax.Bosh3(),
+        stepsize_controller=diffrax.ConstantStepSize(),
+        dt0=0.01,
+        max_steps=32,
+    )
+    costs = np.asarray(found.log.cost)[: int(found.log.count)]
+    assert np.all(np.diff(costs) <= 0) and costs[-1] < costs[0] - 0.25
+
+    # One interval after the other, at default tolerances.
+    step = jax.jit(
+        lambda *given: hj.simulate(system, *given, max_events=32, throw=False)
+    )
+    x, mode, events = x0, mode0, 0
+    for k in range(n):
+        sol = step(ts[k], ts[k + 1], x, mode, found.us[k])
+        assert sol.result == hj.RESULTS.successful
+        x, mode, events = sol.x1, sol.mode1, events + int(sol.events.count)
+    assert events >= 3
+    assert abs(height(x)[0] - height([a[-1] for a in found.xs])[0]) < 0.02
 
 
 def _model(package: str, file: str):

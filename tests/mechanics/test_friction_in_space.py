@@ -387,6 +387,25 @@ def test_rest_speed():
     assert before.min() > 0 and after.min() < 0
 
 
+def test_slows_down_before_it_slides():
+    # What drives it is at the edge of the cone, and falls: it sticks again.
+    body = body_on_plane(friction=0.5, rest_speed=1e-3)
+    mode = jnp.array([int(ContactMode.SLIPPING)])
+    x = jnp.array([0.0, 0.0, 0.0, *_upright]), jnp.array([6e-5, 8e-5, *[0.0] * 4])
+
+    @jax.jit
+    def after(share):
+        pull = share * 0.5 * _g * jnp.array([0.6, 0.8])
+        effort = _Pulled(body.effort, pull)  # pyright: ignore
+        pulled = eqx.tree_at(lambda b: b.effort, body, effort)
+        return pulled.jump(jnp.ones(()), x, mode, 1, None)
+
+    for share in (1 - 1e-6, 1 - 1e-9, 1 - 1e-11, 1.0):
+        (q, v), now = after(share)
+        assert now == ContactMode.STICKING
+        assert np.max(np.abs(v)) < 1e-15 and np.max(np.abs(q - x[0])) < 1e-15
+
+
 #
 # Several contacts
 #

@@ -48,7 +48,7 @@ def transition(system, t, x, mode, event, args):
     opens = here & lifts & ~released
     guess = Active(
         closed=active.closed & ~opens,
-        stick=active.stick & ~leave,
+        stick=(active.stick | (here & stops)) & ~leave,
         direction=direction,
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)

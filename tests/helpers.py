@@ -119,13 +119,14 @@ def value_and_jacobian(fn):
 
 def both_jacobians(fn):
     """For a function from a vector to `(vector, auxiliary)`, one that gives the value,
-    the Jacobian by forward mode, that by reverse mode, and the auxiliary.
+    the Jacobian by forward mode, that by reverse mode, and the auxiliary. What else
+    `fn` takes is not differentiated.
 
     Cheaper to compile than `jax.jacfwd` and `jax.jacrev`: one simulation, its forward
     replay for one tangent, and the transpose of that.
     """
     run = jax.jit(functools.partial(_products, fn))
-    return lambda z: _columns_and_rows(lambda k: run(k, z), z.size)
+    return lambda z, *more: _columns_and_rows(lambda k: run(k, z, *more), z.size)
 
 
 def batch_jacobians(fn):

@@ -44,10 +44,12 @@ def _solve(functions, signs, args, **options):
 def _log(sol, lane=None):
     """The events as a list of (time, guard)."""
     t, event, count = sol.events.t, sol.events.event, sol.events.count
+    # In NumPy: each length would be a program.
+    t, event, count = (np.asarray(a) for a in (t, event, count))
     if lane is not None:
         t, event, count = t[lane], event[lane], count[lane]
     n = int(count)
-    return list(zip(np.asarray(t[:n]).tolist(), event[:n].tolist(), strict=True))
+    return list(zip(t[:n].tolist(), event[:n].tolist(), strict=True))
 
 
 #

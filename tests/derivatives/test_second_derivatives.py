@@ -27,6 +27,8 @@ def _ball(z):
         z[5],
         z[:2],
         0,
+        # Of few stages, which compiles faster, and exact: all paths are parabolas.
+        solver=dfx.Bosh3(),
         saveat=dfx.SaveAt(ts=times),
         stepsize_controller=_CONTROLLER,
         max_steps=64,

@@ -44,8 +44,8 @@ FAULTS = (
 def start_contacts(
     system, t, x, mode, args
 ) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"]]:
-    """The state, with closed contacts closed to all digits; the mode, found if it is
-    `None`; and for each contact the number of its fault, or 0."""
+    """The state, with closed contacts closed; the mode, found if it is `None`, or not
+    what the forces allow; and for each contact the number of its fault, or 0."""
     return deferred(_start_contacts, system, t, x, mode, args)
 
 
@@ -98,8 +98,9 @@ def _start_contacts(system, t, x, mode, args):
         )
         mode = jnp.where(changes, settled, mode)
         lost = jnp.where(changes, unsettled, lost)
-        sticks = mode == ContactMode.STICKING
-        active = Active(is_closed(mode), sticks, active.direction)
+        # Those that open begin on their surface, and at rest, too.
+        sticks = active.stick | (mode == ContactMode.STICKING)
+        active = Active(active.closed, sticks, active.direction)
     below = p.gap < -may_be_off * length
     faults = [lost, below, *of_mode, _other_normals(system, q, v, args, tol)]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)

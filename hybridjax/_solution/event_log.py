@@ -108,14 +108,24 @@ def columns(name: str, tree: PyTree) -> dict[str, np.ndarray]:
 
 def event_log(path: Path, max_events: int, names: Names) -> EventLog:
     """Reads the events off the tape."""
-    given = dict(max_events=max_events, names=names)
+    tape = path.tape
+    index, valid = tape.event_rows(max_events)
     # The rows have it all, but for derivatives: those are of the functions of the
-    # system. (Rows of projections say how fast a guard was before they began.)
-    known = None if path.tape.projects else functools.partial(_recorded, **given)
-    return deferred(functools.partial(_differentiable, **given), path, known=known)
+    # system. (Rows of projections say how fast a guard was before they began.) Only of
+    # times they have these, too: whoever asks for no other derivative waits for none.
+    known = (
+        None if tape.projects else functools.partial(_recorded, max_events=max_events)
+    )
+    of_events = functools.partial(_differentiable, max_events=max_events)
+    return EventLog(
+        t=_filled(jnp.inf, valid, tape.t_event[index]),
+        count=tape.num_events,
+        _names=names,
+        **deferred(of_events, path, known=known),
+    )
 
 
-def _recorded(path: Path, max_events: int, names: Names) -> EventLog:
+def _recorded(path: Path, max_events: int) -> dict[str, PyTree]:
     tape = path.tape
     index, valid = tape.event_rows(max_events)
     here = lambda rows: rows[index]
@@ -123,18 +133,16 @@ def _recorded(path: Path, max_events: int, names: Names) -> EventLog:
     return _padded(
         path,
         valid,
-        here(tape.t_event),
         here(tape.event),
         jtu.tree_map(here, tape.mode),
         mode_plus,
         here(tape.x_pre),
         x_plus,
         here(tape.rate),
-        names,
     )
 
 
-def _differentiable(path: Path, max_events: int, names: Names) -> EventLog:
+def _differentiable(path: Path, max_events: int) -> dict[str, PyTree]:
     tape = path.tape
     index, valid = tape.event_rows(max_events)
     given = path.system, tape.t_event, tape.x_pre
@@ -152,28 +160,24 @@ def _differentiable(path: Path, max_events: int, names: Names) -> EventLog:
             flow = system.flow(t, x, mode)
             speed = system.guard_rates(t, x, mode, flow)[1][event]
             x_plus, mode_plus = system.jump(t, x, mode, event)
-        return t, tape.event[i], mode, mode_plus, x, x_plus, speed
+        return tape.event[i], mode, mode_plus, x, x_plus, speed
 
-    return _padded(path, valid, *jax.vmap(one)(index), names)
+    return _padded(path, valid, *jax.vmap(one)(index))
 
 
-def _padded(
-    path: Path, valid, t, event, mode, mode_plus, x, x_plus, speed, names
-) -> EventLog:
-    def fill(value, rows):
-        pad = jnp.asarray(value).astype(rows.dtype)
-        return jax.vmap(lambda valid, a: jnp.where(valid, a, pad))(valid, rows)
-
-    pad_mode = functools.partial(fill, -1)
-    states = lambda rows: jax.vmap(path.unravel)(fill(jnp.nan, rows))
-    return EventLog(
-        t=fill(jnp.inf, t),
-        event=fill(-1, event),
+def _padded(path: Path, valid, event, mode, mode_plus, x, x_plus, speed):
+    pad_mode = functools.partial(_filled, -1, valid)
+    states = lambda rows: jax.vmap(path.unravel)(_filled(jnp.nan, valid, rows))
+    return dict(
+        event=_filled(-1, valid, event),
         mode_before=jtu.tree_map(pad_mode, mode),
         mode_after=jtu.tree_map(pad_mode, mode_plus),
         x_before=states(x),
         x_after=states(x_plus),
-        normal_speed=fill(jnp.nan, speed),
-        count=path.tape.num_events,
-        _names=names,
+        normal_speed=_filled(jnp.nan, valid, speed),
     )
+
+
+def _filled(value, valid, rows):
+    pad = jnp.asarray(value).astype(rows.dtype)
+    return jax.vmap(lambda valid, a: jnp.where(valid, a, pad))(valid, rows)

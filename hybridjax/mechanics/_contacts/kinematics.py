@@ -56,24 +56,32 @@ def point(system, t, q, v, args) -> Point:
         less = lambda a, s: jnp.concatenate([a[:n] - s, a[n:]])
         rate, bias = less(rate, s_rate), less(bias, s_bias)
     solved, multipliers = system.body.solve(t, q, v, args, jacobian.T)
-    unconstrained, response = solved[:, 0], solved[:, 1:]
-    spread = lambda a: jnp.max(dot(jnp.abs(jacobian), jnp.abs(a)))
-    lengths = spans(rate_of, *stop_gradient((q, v)))
-    heights = dot(jnp.abs(jacobian[: system.n_contacts]), lengths)
+    moved = dot(jacobian, solved)
     point = Point(
         gap=a,
         velocity=rate,
         jacobian=jacobian,
         multipliers=multipliers,
-        unconstrained=unconstrained,
-        response=response,
-        W=dot(jacobian, response),
-        c=dot(jacobian, unconstrained) + bias,
-        length=jnp.max(jnp.abs(a)) + jnp.max(heights),
-        speed=jnp.max(jnp.abs(rate)) + spread(v),
-        size=jnp.max(jnp.abs(bias)) + spread(unconstrained),
+        unconstrained=solved[:, 0],
+        response=solved[:, 1:],
+        W=moved[:, 1:],
+        c=moved[:, 0] + bias,
+        **_sizes(system, q, v, *stop_gradient((a, rate, bias, jacobian, solved[:, 0]))),
     )
     return in_dtype(point, q.dtype)
+
+
+def _sizes(system, q, v, gap, rate, bias, jacobian, unconstrained):
+    q, v = stop_gradient((q, v))
+    lengths = spans(system.velocity_to_qdot, q, v)
+    columns = jnp.stack([lengths, v, unconstrained], axis=1)
+    heights, speeds, accelerations = dot(jnp.abs(jacobian), jnp.abs(columns)).T
+    largest = lambda a: jnp.max(jnp.abs(a))
+    return dict(
+        length=largest(gap) + largest(heights[: system.n_contacts]),
+        speed=largest(rate) + largest(speeds),
+        size=largest(bias) + largest(accelerations),
+    )
 
 
 def gaps(system, q, v, args) -> tuple[Float[Array, " n"], Float[Array, "n d"]]:

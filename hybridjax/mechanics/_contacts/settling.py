@@ -7,19 +7,16 @@ from .active_contacts import find_active
 from .complementarity import Active
 from .contact_mode import ContactMode
 from .forces import forces_of, slips
-from .kinematics import little, point, slick, still
+from .kinematics import little, Point, slick, still
 from .tangential import in_space
 
 
-def settle(
-    system, t, q, v, mode, guess: Active, resting, known, impact, released, args
-):
+def settle(system, p: Point, mode, guess: Active, resting, known, impact, released):
     """The modes of contacts that are closed in `guess`, by their forces, and those
     for which there is no solution. Those `released` stick, and are about to pull."""
     # Nothing of it is differentiated: the modes are discrete.
-    system, t, q, v, args = stop_gradient((system, t, q, v, args))
+    system, p = stop_gradient((system, p))
     n = system.n_contacts
-    p = point(system, t, q, v, args)
     resting = (resting | still(system, p)) & guess.closed & ~slick(system) & ~known
     departing = slips(mode) & ~impact
     stick = (guess.stick | (resting & ~departing)) & ~slick(system) & ~known

@@ -59,54 +59,56 @@ def _start_contacts(system, t, x, mode, args):
     slip = p.velocity[n:] if system.tangents is not None else jnp.zeros_like(normal)
     slip_speed = norm(slip, n)
     none = jnp.zeros((n,), bool)
+    closed, stick = none, none  # by the given mode
     if mode is None:
-        closed = (jnp.abs(p.gap) <= tol * length) & (jnp.abs(normal) <= tol * speed)
-        stick = closed & (slip_speed <= tol * speed)
-        guess = Active(closed, stick, unit(slip, n))
-        free = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
+        touching = jnp.abs(normal) <= tol * speed
+        touching = touching & (jnp.abs(p.gap) <= tol * length)
+        resting = touching & (slip_speed <= tol * speed)
+        guess = Active(touching, resting, unit(slip, n))
+        mode = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
         if system.apex:
-            free = jnp.where(normal > 0, int(ContactMode.RISING), free)
-        mode, lost = settle(
-            system, t, q, v, free, guess, stick, none, jnp.asarray(False), none, args
-        )
-        active = active_in(system, p, mode)
+            mode = jnp.where(normal > 0, int(ContactMode.RISING), mode)
+        lost, changes = none, jnp.asarray(True)
         may_be_off = tol
         of_mode = [none] * 4
     else:
-        active = active_in(system, p, mode)
-        wrong = jnp.where(active.stick, slip_speed, -along(active.direction, slip, n))
+        guess = active_in(system, p, mode)
+        closed, stick = guess.closed, guess.stick
+        resting = stick | slips(mode)
+        wrong = jnp.where(stick, slip_speed, -along(guess.direction, slip, n))
         of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
-        of_plane = is_closed(mode) & ~active.stick & ~of_space
+        of_plane = closed & ~stick & ~of_space
         spatial = in_space(p.c.shape[0], n)
-        rubs = active.closed & ~slick(system)
+        rubs = closed & ~slick(system)
         lost = none
         if system.tangents is not None:
-            lost = ill_posed(p.W, active, system.friction)
-        may_be_off = jnp.where(active.closed, drift_tolerance(q.dtype), tol)
+            lost = ill_posed(p.W, guess, system.friction)
+        # The forces may jump with what drives them, from one simulation to the next:
+        # then contacts open, or slip. Their guards do not fire, as they may be rising.
+        changes = _disagree(system, p, guess, mode).any()
+        may_be_off = jnp.where(closed, drift_tolerance(q.dtype), tol)
         of_mode = [
-            active.closed & (jnp.abs(p.gap) > may_be_off * length),
-            active.closed & (jnp.abs(normal) > may_be_off * speed),
+            closed & (jnp.abs(p.gap) > may_be_off * length),
+            closed & (jnp.abs(normal) > may_be_off * speed),
             rubs & (wrong > may_be_off * speed),
             of_plane if spatial else of_space,
         ]
-        # The forces may jump with what drives them, from one simulation to the next:
-        # then contacts open, or slip. Their guards do not fire, as they may be rising.
-        changes = _disagree(system, p, active, mode).any()
-        settled, unsettled = settle(
-            *(system, t, q, v, mode, active, active.stick | slips(mode), none),
-            *(jnp.asarray(False), none, args),
-        )
-        mode = jnp.where(changes, settled, mode)
-        lost = jnp.where(changes, unsettled, lost)
-        # Those that open begin on their surface, and at rest, too.
-        sticks = active.stick | (mode == ContactMode.STICKING)
-        active = Active(active.closed, sticks, active.direction)
+    settled, unsettled = settle(
+        system, p, mode, guess, resting, none, jnp.asarray(False), none
+    )
+    mode, lost = jnp.where(changes, settled, mode), jnp.where(changes, unsettled, lost)
+    # Those of the given mode begin on their surface, and at rest, also where they open.
+    begins = Active(
+        closed | is_closed(mode),
+        stick | (mode == ContactMode.STICKING),
+        guess.direction,
+    )
     below = p.gap < -may_be_off * length
     faults = [lost, below, *of_mode, _other_normals(system, q, v, args, tol)]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
-    q = q + jnp.where(sound, closing(system, q, p, active), 0)
-    v = v + jnp.where(sound, stopping(system, p, active), 0)
+    q = q + jnp.where(sound, closing(system, q, p, begins), 0)
+    v = v + jnp.where(sound, stopping(system, p, begins), 0)
     return (q, v), mode, first
 
 

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import Active, are_redundant, friction_limit
 from .contact_mode import ContactMode
@@ -53,8 +54,9 @@ def transition(system, t, x, mode, event, args):
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
     resting = guess.stick | (slips(mode) & ~touches) | (here & stops)
+    after = point(*stop_gradient((system, t, q, v, args)))
     settled, lost = settle(
-        system, t, q, v, mode, guess, resting, leave, touches, released, args
+        system, after, mode, guess, resting, leave, touches, released
     )
     settled = jnp.where(opens, int(ContactMode.LIFTING), settled)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .dot import dot
-from .least_solve import least_solve
+from .least_solve import solve
 
 
 def qdot(rate: Callable | None, q, v) -> Float[Array, " nq"]:
@@ -41,5 +41,4 @@ def matrix_of(rate: Callable, q, v) -> Float[Array, "nq nv"]:
 def as_momentum(rate: Callable, q, v, momentum) -> Float[Array, " nq"]:
     """The least `p` of which `momentum` is `p @ N`."""
     N = matrix_of(rate, q, v)
-    momentum = momentum.astype(N.dtype)
-    return dot(N, least_solve(dot(N.T, N), momentum, jnp.zeros_like(momentum)))
+    return dot(N, solve(dot(N.T, N), momentum.astype(N.dtype)))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from .coordinates import as_momentum, pull_back, qdot
 from .dot import dot
 from .elimination import pivots
-from .least_solve import least_solve
+from .least_solve import solve
 
 
 def inertia(
@@ -46,7 +46,7 @@ def accelerate(mass, forces) -> Float[Array, "d ..."]:
     """`M^-1` times a vector, or the columns of a matrix."""
     if mass.ndim == 1:
         return forces / mass.reshape(mass.shape + (1,) * (forces.ndim - 1))
-    return least_solve(mass, forces, jnp.zeros_like(mass[0]))
+    return solve(mass, forces)
 
 
 def is_regular(mass) -> Bool[Array, ""]:

@@ -9,6 +9,12 @@ from .dot import dot
 from .elimination import inverse
 
 
+def solve(matrix, b):
+    """The solution of `matrix @ x = b`, for a regular matrix."""
+    by_factor = lax.stop_gradient(inverse(lax.stop_gradient(matrix)))
+    return _refined(1, True, matrix, by_factor, b, None)
+
+
 def least_solve(matrix, b, weights, active=None, agree=True):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
 
@@ -23,14 +29,14 @@ def least_solve(matrix, b, weights, active=None, agree=True):
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small[:, None] * identity)
     by_factor = lax.stop_gradient(inverse(regular, active))
-    return _refined(agree, matrix, by_factor, b, small)
+    return _refined(2, agree, matrix, by_factor, b, small)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _refined(agree, matrix, inverse, b, small):
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _refined(times, agree, matrix, inverse, b, small):
     def solution(b):
         x = dot(inverse, b)
-        for _ in range(2):
+        for _ in range(times):
             x = x + dot(inverse, b - dot(matrix, x))
         return x
 
@@ -44,15 +50,16 @@ def _refined(agree, matrix, inverse, b, small):
 
 
 @_refined.defjvp
-def _refined_jvp(agree, primals, tangents):
+def _refined_jvp(times, agree, primals, tangents):
     # One more solution with the same factor; the inverse is only a means.
-    (matrix, inverse, _, small), (d_matrix, _, d_b, d_small) = primals, tangents
-    x = _refined(agree, *primals)
-    dx = _refined(agree, matrix, inverse, d_b - dot(d_matrix, x), small)
+    (matrix, inverse, b, small), (d_matrix, _, d_b, d_small) = primals, tangents
+    again = lambda b: _refined(times, agree, matrix, inverse, b, small)
+    x = again(b)
+    dx = again(d_b - dot(d_matrix, x))
     if agree:
         return x, dx
     # What is not determined, z, follows from the small part D of the regular matrix:
     # with y A = 0, from y D x = 0. So y D dx = -y (dD x + dA x'), with A x' = -D x.
-    first = _refined(agree, matrix, inverse, -small * x, small)
+    first = again(-small * x)
     undetermined = dot(inverse, -d_small * x - dot(d_matrix, first))
     return x, dx + undetermined - dot(inverse, dot(matrix, undetermined))

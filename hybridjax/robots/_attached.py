@@ -9,6 +9,7 @@ from .._systems.parameter import parameter
 from ..mechanics._dynamics.dot import dot
 from ._kinematics import Kinematics, Twists
 from ._topology import selection, Topology
+from ._transforms import cross
 
 
 class Attached(eqx.Module):
@@ -22,18 +23,17 @@ class Attached(eqx.Module):
     def at(self, transforms) -> Float[Array, "points 3"]:
         """Where they are, by transforms of all frames."""
         pick = selection(self.frames, self.topology.n_frames).astype(transforms.dtype)
-        frames = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
-        turned = jnp.sum(frames[:, :3, :3] * self.places[:, None, :], axis=2)
-        return turned + frames[:, :3, 3]
+        places = jnp.concatenate([self.places, jnp.ones_like(self.radii)[:, None]], 1)
+        # Frames are picked by it, too: one sum.
+        products = places[:, None, None, :] * transforms[None, :, :3]
+        return jnp.sum(pick[:, :, None, None] * products, axis=(1, 3))
 
     def rows(self, twists: Twists, points, directions) -> Float[Array, "points v"]:
         """By how much velocities move points (from the roots) along directions, as
         parts of the bodies to which these are attached."""
         moved = self.topology.moves[list(self.frames)].astype(points.dtype)
-        moments = jnp.cross(points, directions)
-        return moved * (
-            dot(moments, twists.turning.T) + dot(directions, twists.moving.T)
-        )
+        both = jnp.concatenate([cross(points, directions), directions], axis=1)
+        return moved * dot(both, twists.both.T)
 
 
 def attached(kinematics: Kinematics, frames, places, radii) -> Attached:

@@ -21,23 +21,19 @@ from ..mechanics._dynamics.dot import dot
 from ..mechanics._dynamics.joints import rotation_matrix
 from ._compile import load_mujoco
 from ._topology import selection, Topology, topology_of
-from ._transforms import compose, generator, transform
+from ._transforms import compose, cross, generator, transform
 
 
 class Twists(eqx.Module):
     """How each velocity moves what it moves, as the world sees it: a point at $x$, from
     the root of its tree, with $\\omega \\times x + v$."""
 
-    turning: Float[Array, "v 3"]
-    moving: Float[Array, "v 3"]
+    both: Float[Array, "v 6"]  # omega and v
 
     @property
     def matrices(self) -> Float[Array, "v 16"]:
         """Flat, as the transforms are."""
-        (x, y, z), (a, b, c), zero = self.turning.T, self.moving.T, self.turning[:, 0]
-        zero = jnp.zeros_like(zero)
-        rows = [zero, -z, y, a, z, zero, -x, b, -y, x, zero, c, *[zero] * 4]
-        return jnp.stack(rows, axis=1)
+        return dot(self.both, _GENERATORS)
 
 
 class Kinematics(eqx.Module):
@@ -53,17 +49,16 @@ class Kinematics(eqx.Module):
     before_quaternions: Float[Array, "quaternions 4 4"]
     reference: Float[Array, " q"]
     # Of velocities, in their frames: axes of rotation, points on them, directions.
-    axes: Float[Array, "v 3"]
-    anchors: Float[Array, "v 3"]
-    directions: Float[Array, "v 3"]
+    own: Float[Array, "v 4 3"]
     world_directions: Float[Array, "v 3"]
 
     def transforms(self, q: Float[Array, " q"]) -> Float[Array, "frames 4 4"]:
         """Of all frames, in the world."""
         tree = self.topology
         moved = q - self.reference
-        angle = dot(self._pick(tree.q_of_hinges, q.dtype), moved)[:, None]
-        length = dot(self._pick(tree.q_of_slides, q.dtype), moved)[:, None]
+        places = [self._pick(places) for places in (tree.q_of_hinges, tree.q_of_slides)]
+        both = dot(np.concatenate(places).astype(q.dtype), moved)
+        angle, length = both[: tree.n_frames, None], both[tree.n_frames :, None]
         local = self.at_rest + jnp.sin(angle) * self.turning
         local = local + (1 - jnp.cos(angle)) * self.turning_twice
         local = local + length * self.sliding
@@ -91,33 +86,36 @@ class Kinematics(eqx.Module):
         """Transforms whose origins are the roots of their trees: far from the origin of
         the world, sums of moments would lose their digits."""
         tree = self.topology
-        away = np.eye(tree.n_frames) - selection(tree.roots, tree.n_frames)
-        positions = dot(away.astype(transforms.dtype), transforms[:, :3, 3])
-        # Not `.at[...].set`: XLA makes a loop of each, which is a dozen kernels.
-        ones = jnp.ones_like(positions[:, :1])
-        positions = jnp.concatenate([positions, ones], axis=1)
-        return jnp.concatenate([transforms[:, :, :3], positions[:, :, None]], axis=2)
+        pick = selection(tree.roots, tree.n_frames).astype(transforms.dtype)
+        roots = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
+        return transforms - _POSITION.astype(transforms.dtype) * roots
 
     def twists(self, transforms) -> Twists:
         """Of all velocities, of transforms from the roots."""
         tree = self.topology
-        own = selection(tree.frames, tree.n_frames).astype(transforms.dtype)
-        frames = dot(own, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
-        rotation, origin = frames[:, :3, :3], frames[:, :3, 3]
-        turn = lambda vectors: jnp.sum(rotation * vectors[:, None, :], axis=2)
-        axes, points = turn(self.axes), turn(self.anchors) + origin
-        moving = turn(self.directions) + self.world_directions
-        return Twists(axes, moving + jnp.cross(points, axes))
+        pick = selection(tree.frames, tree.n_frames).astype(transforms.dtype)
+        frames = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
+        axes, points, moving = jnp.moveaxis(compose(frames, self.own)[:, :3], 2, 0)
+        moving = moving + self.world_directions + cross(points, axes)
+        return Twists(jnp.concatenate([axes, moving], axis=1))
 
-    def _pick(self, places, dtype):
-        pick = np.zeros((self.topology.n_frames, self.topology.n_q), dtype)
+    def _pick(self, places):
+        pick = np.zeros((self.topology.n_frames, self.topology.n_q))
         for frame, place in places:
             pick[frame, place] = 1
         return pick
 
     def _ball_anchors(self):
         first = [self.topology.frames.index(f) for f, *_ in self.topology.quaternions]
-        return [self.anchors[i] for i in first]
+        return [self.own[i, :3, 1] for i in first]
+
+
+_POSITION = np.zeros((1, 4, 4))
+_POSITION[0, :3, 3] = 1
+# With entries that are exact in any precision, which is that of what they meet.
+_GENERATORS = np.array(
+    [generator(*np.split(row, 2)).reshape(16) for row in np.eye(6)], np.float32
+)
 
 
 def _of_quaternion(q, anchor, quaternion: int, position: int):
@@ -155,17 +153,18 @@ def kinematics_of(model: Any) -> Kinematics:
             rest[frame] = 0
     before = [matrix for _, matrix in sorted(before, key=lambda pair: pair[0])]
 
-    axes, anchors, directions, world = np.zeros((4, tree.n_v, 3))
+    own, world = np.zeros((tree.n_v, 4, 3)), np.zeros((tree.n_v, 3))
+    own[:, 3, 1] = 1
     for i, j in enumerate(model.dof_jntid):
         kind, k = model.jnt_type[j], i - model.jnt_dofadr[j]
         if kind == joint.mjJNT_FREE:
-            (world if k < 3 else axes)[i, k % 3] = 1
+            (world[i] if k < 3 else own[i, :3, 0])[k % 3] = 1
             continue
-        anchors[i] = model.jnt_pos[j]
+        own[i, :3, 1] = model.jnt_pos[j]
         if kind == joint.mjJNT_BALL:
-            axes[i, k] = 1
+            own[i, k, 0] = 1
         else:
-            (axes if kind == joint.mjJNT_HINGE else directions)[i] = model.jnt_axis[j]
+            own[i, :3, 0 if kind == joint.mjJNT_HINGE else 2] = model.jnt_axis[j]
     reference = np.zeros(tree.n_q)
     for _, place in (*tree.q_of_hinges, *tree.q_of_slides):
         reference[place] = model.qpos0[place]
@@ -178,8 +177,6 @@ def kinematics_of(model: Any) -> Kinematics:
         sliding=flat(sliding),
         before_quaternions=parameter(np.reshape(before, (-1, 4, 4))),
         reference=parameter(reference),
-        axes=parameter(axes),
-        anchors=parameter(anchors),
-        directions=parameter(directions),
+        own=parameter(own),
         world_directions=parameter(world),
     )

@@ -5,12 +5,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..mechanics._dynamics.dot import dot
 from ._compile import load_mujoco
 
 
 def compose(a, b):
     """Products of many small matrices: sums, which XLA fuses."""
     return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
+
+
+def cross(a, b):
+    """Products of many vectors: one sum, and no parts."""
+    outer = a[..., :, None] * b[..., None, :]
+    return dot(outer.reshape(-1, 9), _CROSS).reshape(outer.shape[:-1])
 
 
 def transform(position, quaternion) -> np.ndarray:
@@ -30,3 +37,7 @@ def generator(turning: Any, moving: Any) -> np.ndarray:
     out[:3, :3] = [[0, -z, y], [z, 0, -x], [-y, x, 0]]
     out[:3, 3] = moving
     return out
+
+
+# The cross product is the sum of `[3 i + j] a[i] b[j]`.
+_CROSS = np.cross(np.eye(3)[:, None], np.eye(3)[None]).reshape(9, 3).astype(np.float32)

@@ -26,7 +26,8 @@ class Point(eqx.Module):
     W: Float[Array, "rows rows"]
     c: Float[Array, " rows"]  # accelerations of gaps and slips without contact
     # Of what gaps, velocities and accelerations are the sums of: in relation to it,
-    # what cancels is rounding.
+    # what cancels is rounding. They have derivatives: guards are offset by them, and
+    # have to move as their rates say.
     length: Float[Array, ""]
     speed: Float[Array, ""]
     size: Float[Array, ""]
@@ -66,14 +67,13 @@ def point(system, t, q, v, args) -> Point:
         response=solved[:, 1:],
         W=moved[:, 1:],
         c=moved[:, 0] + bias,
-        **_sizes(system, q, v, *stop_gradient((a, rate, bias, jacobian, solved[:, 0]))),
+        **_sizes(system, q, v, a, rate, bias, jacobian, solved[:, 0]),
     )
     return in_dtype(point, q.dtype)
 
 
 def _sizes(system, q, v, gap, rate, bias, jacobian, unconstrained):
-    q, v = stop_gradient((q, v))
-    lengths = spans(system.velocity_to_qdot, q, v)
+    lengths = spans(system.velocity_to_qdot, *stop_gradient((q, v)))
     columns = jnp.stack([lengths, v, unconstrained], axis=1)
     heights, speeds, accelerations = dot(jnp.abs(jacobian), jnp.abs(columns)).T
     largest = lambda a: jnp.max(jnp.abs(a))

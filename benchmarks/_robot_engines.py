@@ -46,14 +46,28 @@ def hybridjax(fall: Fall) -> Engine:
             max_events=MAX_EVENTS,
             throw=False,
         )
-        done = sol.result == hj.RESULTS.successful
-        return jnp.where(done, sol.x1[0], jnp.nan)
+        return sol.x1[0], sol.result == hj.RESULTS.successful
 
     def slope(u, tolerance):
-        return jax.grad(lambda u: final(u, tolerance)[0])(u)
+        def x(u):
+            q, done = final(u, tolerance)
+            return q[0], done
+
+        return jax.grad(x, has_aux=True)(u)
+
+    def of_successful(fn):
+        def run(u, tolerance):
+            values, done = fn(u, tolerance)
+            return jnp.where(done, values, jnp.nan)
+
+        def one_by_one(u, tolerance):
+            return hj.rollout(lambda u: run(u, tolerance), u, chunk_size=1)
+
+        return _of_lanes(run, one_by_one)
 
     settings = {f"tolerance {tol:.0e}": tol for tol in (1e-4, 1e-6, 1e-8)}
-    return Engine(_of_lanes(final), _of_lanes(slope), settings, (1e-11, 1e-10), 1e-6)
+    limit = 1e-11, 1e-10
+    return Engine(of_successful(final), of_successful(slope), settings, limit, 1e-6)
 
 
 def mjx(fall: Fall) -> Engine:
@@ -121,7 +135,7 @@ def _steps(fall: Fall, parts) -> dict[str, float]:
     return {f"steps of {1e3 * dt / part:.3g} ms": dt / part for part in parts}
 
 
-def _of_lanes(fn: Callable) -> Callable:
+def _of_lanes(fn: Callable, batch: Callable | None = None) -> Callable:
     """A program of all lanes; of one that has no axis for it."""
     import hybridjax as hj
     import jax
@@ -130,13 +144,14 @@ def _of_lanes(fn: Callable) -> Callable:
     # The same options for all: they are XLA's.
     options = hj.compiler_options("fast_to_run")
     alone = jax.jit(fn, compiler_options=options)
-    batch = jax.jit(jax.vmap(fn, (0, None)), compiler_options=options)
+    batch = batch or jax.vmap(fn, (0, None))
+    all_lanes = jax.jit(batch, compiler_options=options)
 
     def call(setting, u):
         setting = jnp.asarray(setting)
         if len(u) == 1:
             return np.asarray(alone(u[0], setting))[None]
-        return np.asarray(batch(u, setting))
+        return np.asarray(all_lanes(u, setting))
 
     return call
 

@@ -155,7 +155,7 @@ def _in_chunks(fn, batch, chunk_size, progress_meter, first):
         lambda a: a.reshape(chunks, chunk_size, *a.shape[1:]),
         _pad(batch, chunks * chunk_size - lanes),
     )
-    run = jax.vmap(fn)
+    run = jax.vmap(fn) if chunk_size > 1 else _alone(fn)
     if chunks > 1:
         run = jax.checkpoint(run)
     meter = _OnFirst(progress_meter, first)
@@ -169,6 +169,12 @@ def _in_chunks(fn, batch, chunk_size, progress_meter, first):
     (_, state), out = lax.scan(body, (jnp.asarray(0, jnp.int32), meter.init()), batch)
     meter.close(state)
     return jtu.tree_map(lambda a: a.reshape(-1, *a.shape[2:])[:lanes], out)
+
+
+def _alone(fn):
+    """`jax.vmap(fn)` of one lane, as a program that has no lanes."""
+    only = lambda chunk: jtu.tree_map(lambda a: a[0], chunk)
+    return lambda chunk: jtu.tree_map(lambda a: a[None], fn(only(chunk)))
 
 
 class _OnFirst:

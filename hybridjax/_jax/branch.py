@@ -48,6 +48,39 @@ def computed_once(fn: Callable, otherwise: PyTree, *args: PyTree) -> PyTree:
     return run(otherwise, arrays)
 
 
+def of_a_lane_that(pred: Bool[Array, ""], tree: PyTree) -> PyTree:
+    """`tree`; in a batch, where not `pred`, that of another lane where it is so.
+
+    What is thrown away there is then no harder to compute than what is not: a search
+    for the contacts after an event that did not happen may take a hundred times as
+    long, and all lanes wait for it. Cannot be differentiated.
+    """
+    arrays, static = eqx.partition(tree, eqx.is_array)
+
+    @jax.custom_batching.custom_vmap
+    def run(pred, arrays):
+        return arrays
+
+    @run.def_vmap
+    def batch(axis_size, in_batched, pred, arrays):
+        pred_batched, batched = in_batched
+        if not pred_batched:
+            return run(pred, arrays), batched
+        lane = jnp.argmax(pred)
+        pick = lambda batched, a: a[lane] if batched else a
+        # Of a batch of batches: there may be one in another batch only.
+        other = run(jnp.any(pred), jtu.tree_map(pick, batched, arrays))
+
+        def of_lanes(batched, a, other):
+            choose = lambda p, own: jnp.where(p, own, other)
+            return jax.vmap(choose, (0, 0 if batched else None))(pred, a)
+
+        out = jtu.tree_map(of_lanes, batched, arrays, other)
+        return out, jtu.tree_map(lambda _: True, out)
+
+    return eqx.combine(run(pred, arrays), static)
+
+
 def later_zero(after: Array) -> Int[Array, ""]:
     """Zero, when `after` (an integer, never negative) is known. XLA's executor on CPUs
     hands kernels to another thread, which takes 20 µs, if more than eight of them are

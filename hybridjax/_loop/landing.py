@@ -35,7 +35,7 @@ from .._events.firing import (
     lateness,
     next_to_fire,
 )
-from .._jax.branch import cond_any, where
+from .._jax.branch import cond_any, of_a_lane_that, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of, first_least
 from .crossing import Found, search
@@ -393,7 +393,7 @@ class LandingLoop(AbstractLoop):
         happens = event & (result == RESULTS.successful)
         x, mode = cond_any(
             happens,
-            lambda: self.system.jump(t, x, s.mode, jnp.where(happens, guard, 0)),
+            lambda: self.system.jump(*of_a_lane_that(happens, (t, x, s.mode, guard))),
             lambda: (x, s.mode),
         )
         new = dataclasses.replace(

@@ -54,7 +54,8 @@ def transition(system, t, x, mode, event, args):
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
     resting = guess.stick | (slips(mode) & ~touches) | (here & stops)
-    after = point(*stop_gradient((system, t, q, v, args)))
+    # With what has been computed where it was before: it has hardly moved.
+    after = point(*stop_gradient((system, t, x[0], v, args)))
     settled, lost = settle(
         system, after, mode, guess, resting, leave, touches, released
     )

@@ -52,6 +52,7 @@ _OPTIONS = {
     "all CPUs": lambda: dict(),
     "mesh": lambda: dict(mesh=_mesh()),
     "chunks": lambda: dict(chunk_size=4),
+    "one by one": lambda: dict(mesh=jax.make_mesh((1,), ("lanes",)), chunk_size=1),
     "both": lambda: dict(
         mesh=jax.make_mesh(
             (4, 2), ("hosts", "devices"), axis_types=(AxisType.Auto,) * 2

@@ -53,7 +53,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     # What has no speed has not left: it may follow from the others that it has none.
     after = stop_gradient(c + dot(p.W, impulses))
     none = opens & (jnp.abs(after[:n]) <= jnp.finfo(c.dtype).eps ** 0.75 * p.speed)
-    remains = (active.closed & ~bounces) | (none & ~hit)
+    remains = (active.closed | none) & ~bounces
     # Those that were held back without friction slide on with it.
     onward = unit(after[n:] if system.tangents is not None else after, n)
     held_back = of_contacts(norm(active.direction, n) == 0, onward.size)

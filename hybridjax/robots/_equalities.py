@@ -14,8 +14,7 @@ from ._compile import load_mujoco
 from ._coordinates import joint_rows, stacked, tendon_rows
 from ._kinematics import Kinematics
 from ._names import described
-from ._topology import selection
-from ._transforms import transform
+from ._transforms import picked, transform
 
 
 class Connections(eqx.Module):
@@ -39,10 +38,7 @@ class Welds(eqx.Module):
     axes: Float[Array, "k 3"]
 
     def residual(self, transforms):
-        pick = lambda frames: dot(
-            selection(frames, transforms.shape[0]).astype(transforms.dtype),
-            transforms.reshape(-1, 16),
-        ).reshape(-1, 4, 4)[:, :3, :3]
+        pick = lambda frames: picked(frames, transforms)[:, :3, :3]
         # The sines of the angles by which the second one is turned from where it is
         # to be, about its axes.
         one, two = pick(self.first), pick(self.second)

@@ -21,7 +21,7 @@ from ..mechanics._dynamics.dot import dot
 from ..mechanics._dynamics.joints import rotation_matrix
 from ._compile import load_mujoco
 from ._topology import selection, Topology, topology_of
-from ._transforms import compose, cross, generator, transform
+from ._transforms import compose, cross, generator, picked, transform
 
 
 class Twists(eqx.Module):
@@ -85,16 +85,12 @@ class Kinematics(eqx.Module):
     def from_roots(self, transforms):
         """Transforms whose origins are the roots of their trees: far from the origin of
         the world, sums of moments would lose their digits."""
-        tree = self.topology
-        pick = selection(tree.roots, tree.n_frames).astype(transforms.dtype)
-        roots = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
+        roots = picked(self.topology.roots, transforms)
         return transforms - _POSITION.astype(transforms.dtype) * roots
 
     def twists(self, transforms) -> Twists:
         """Of all velocities, of transforms from the roots."""
-        tree = self.topology
-        pick = selection(tree.frames, tree.n_frames).astype(transforms.dtype)
-        frames = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
+        frames = picked(self.topology.frames, transforms)
         axes, points, moving = jnp.moveaxis(compose(frames, self.own)[:, :3], 2, 0)
         moving = moving + self.world_directions + cross(points, axes)
         return Twists(jnp.concatenate([axes, moving], axis=1))

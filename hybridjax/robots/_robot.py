@@ -5,10 +5,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._systems.parameter import parameter
-from ..mechanics._dynamics.dot import dot
 from ._kinematics import Kinematics
 from ._names import name_of
-from ._topology import selection
+from ._transforms import picked
 
 
 class Robot(eqx.Module):
@@ -55,7 +54,5 @@ class Robot(eqx.Module):
         `robot.model.body("name").id`.
         """
         transforms = self.kinematics.transforms(q)
-        tree = self.kinematics.topology
-        pick = selection(tree.bodies, tree.n_frames).astype(q.dtype)
-        bodies = dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
+        bodies = picked(self.kinematics.topology.bodies, transforms)
         return bodies[:, :3, 3], bodies[:, :3, :3]

@@ -7,11 +7,18 @@ import numpy as np
 
 from ..mechanics._dynamics.dot import dot
 from ._compile import load_mujoco
+from ._topology import selection
 
 
 def compose(a, b):
     """Products of many small matrices: sums, which XLA fuses."""
     return jnp.sum(a[..., :, :, None] * b[..., None, :, :], axis=-2)
+
+
+def picked(frames, transforms):
+    """The transforms of some frames, or of the same one more than once."""
+    pick = selection(frames, transforms.shape[0]).astype(transforms.dtype)
+    return dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
 
 
 def cross(a, b):

@@ -51,7 +51,8 @@ guess = np.array([1.0, 0.3, 1.0])  # m/s, m/s, rad/s
 
 
 def at_rest(throw):
-    """Place and heading of the box in the end, given its velocity and its spin."""
+    """Place and heading of the box in the end, given its velocity and its spin. And
+    once more, with its path, and how it ends."""
     place = jnp.array([0.0, 0.0, 0.25])
     velocity = jnp.array([0.0, 0.0, 0.0, 1.0, -1.5, 0.0])
     sol = hj.simulate(
@@ -65,20 +66,18 @@ def at_rest(throw):
     )
     q, v = sol.x1
     heading = 2 * jnp.arctan2(q[6], q[3])
-    return jnp.append(q[:2], heading), (sol.xs[0], v, sol.mode1, sol.events.count)
+    pose = jnp.append(q[:2], heading)
+    return pose, (pose, sol.xs[0], v, sol.mode1, sol.events.count)
 
 
-@jax.jit
-def push(throw, direction):
-    return jax.jvp(at_rest, (throw,), (direction,), has_aux=True)
+push = jax.jit(jax.jacfwd(at_rest, has_aux=True))
 
 
 def newton(throw):
     """All iterates, with what becomes of them."""
     path = []
     while True:
-        runs = [push(throw, direction) for direction in np.eye(3)]
-        pose, _, (qs, v, mode, count) = runs[0]
+        jacobian, (pose, qs, v, mode, count) = push(throw)
         away = np.asarray(pose) - target
         print(
             f"{len(path)}: {count} events, {np.linalg.norm(away):.1e} from the target"
@@ -89,7 +88,6 @@ def newton(throw):
             assert np.abs(v).max() < 1e-6
             assert (mode == hj.mechanics.ContactMode.STICKING).sum() == 4
             return path
-        jacobian = np.stack([slope for _, slope, _ in runs], axis=1)
         throw = throw - np.linalg.solve(jacobian, away)
 
 

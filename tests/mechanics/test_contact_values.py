@@ -559,6 +559,45 @@ def test_ball_rides_on_paddle():
     np.testing.assert_allclose([q[0], v[0]], [height, speed - g * fly], rtol=1e-8)
 
 
+def test_what_departed_a_while_ago_cannot_stop_at_once():
+    # A cart is pulled by a force that grows, until it slides. What slides on it, and is
+    # faster, drags it along, and then sticks to it. From then on it has to be dragged,
+    # and slows the cart down, which has a speed by then.
+    ground, top, g = 0.5, 0.3, 9.81
+
+    @jax.jit
+    def ours(p):
+        speed, growth, duration = p
+        stack = MechanicalSystem(
+            lambda q, args: jnp.eye(4),  # cart and load, along and up; 1 kg each
+            lambda t, q, v, args: jnp.stack([growth * t, -g, 0 * t, -g]),
+            lambda q, args: jnp.stack([q[1], q[3] - q[1]]),
+            2,
+            tangents=lambda q, args: jnp.array([[1.0, 0, 0, 0], [-1, 0, 1, 0]]),
+            friction=jnp.array([ground, top]),
+        )
+        x = jnp.zeros(4), jnp.zeros(4).at[2].set(speed)
+        sol = hj.simulate(stack, 0.0, duration, x, max_events=8)
+        return jnp.append(sol.x1[1][::2], sol.events.t[:2])
+
+    def exact(p):
+        speed, growth, duration = p
+        departs = (2 * ground - top) * g / growth
+        # Until both are as fast: growth / 2 t^2 = speed - drag (departs + t).
+        drag = top * g
+        root = jnp.sqrt(drag**2 + 2 * growth * (speed - drag * departs))
+        until = (root - drag) / growth
+        together = lambda t: (growth * t**2 / 2 - drag * t) / 2
+        after = together(duration - departs) - together(until)
+        at_end = growth * until**2 / 2 + after
+        return jnp.stack([at_end, at_end, departs, departs + until])
+
+    # (Its derivatives are tried by the family `stacks` of the fuzzer.)
+    for p in ([0.6, 40.0, 0.204], [0.58, 40.0, 0.2], [0.6, 38.0, 0.206]):
+        got, expected = ours(jnp.array(p)), exact(jnp.array(p))
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
 def test_efforts_jump_between_two_simulations():
     # A ball that sticks is drawn up, or along the ground, from the start on, and less
     # later. Its mode is that of before: it lifts off, or slips, at once.

@@ -8,7 +8,7 @@ from .complementarity import Active
 from .contact_mode import ContactMode
 from .forces import forces_of, slips
 from .kinematics import little, Point, slick, still
-from .tangential import in_space
+from .tangential import along, in_space
 
 
 def settle(system, p: Point, mode, guess: Active, resting, known, impact, released):
@@ -17,8 +17,13 @@ def settle(system, p: Point, mode, guess: Active, resting, known, impact, releas
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
     n = system.n_contacts
-    resting = (resting | still(system, p)) & guess.closed & ~slick(system) & ~known
     departing = slips(mode) & ~impact
+    resting = resting | still(system, p)
+    if system.tangents is not None:
+        # What departed a while ago has a speed by now, and cannot stop at once.
+        has_speed = along(guess.direction, p.velocity[n:], n) > 0
+        resting = resting | (departing & ~has_speed)
+    resting = resting & guess.closed & ~slick(system) & ~known
     stick = (guess.stick | (resting & ~departing)) & ~slick(system) & ~known
     guess = Active(guess.closed, stick, guess.direction)
     active, lost = find_active(

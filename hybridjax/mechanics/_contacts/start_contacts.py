@@ -11,7 +11,7 @@ from .._dynamics.dot import dot
 from .._dynamics.multibody import drift_tolerance
 from .complementarity import Active, force_size, ill_posed
 from .contact_mode import ContactMode
-from .forces import active_in, is_closed, slips
+from .forces import active_in, is_closed
 from .guards import watched_at
 from .impact import closing, stopping
 from .kinematics import little, Point, point, slick
@@ -74,7 +74,7 @@ def _start_contacts(system, t, x, mode, args):
     else:
         guess = active_in(system, p, mode)
         closed, stick = guess.closed, guess.stick
-        resting = stick | slips(mode)
+        resting = stick
         wrong = jnp.where(stick, slip_speed, -along(guess.direction, slip, n))
         of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
         of_plane = closed & ~stick & ~of_space

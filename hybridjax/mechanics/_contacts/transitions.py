@@ -8,7 +8,7 @@ from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import Active, are_redundant, friction_limit
 from .contact_mode import ContactMode
-from .forces import active_in, forces_of, is_closed, slides, slips
+from .forces import active_in, forces_of, is_closed, slides
 from .impact import impact, stopping
 from .kinematics import Point, point
 from .settling import settle
@@ -53,7 +53,7 @@ def transition(system, t, x, mode, event, args):
         direction=direction,
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
-    resting = guess.stick | (slips(mode) & ~touches) | (here & stops)
+    resting = guess.stick | (here & stops)
     # With what has been computed where it was before: it has hardly moved.
     after = point(*stop_gradient((system, t, x[0], v, args)))
     settled, lost = settle(

@@ -10,6 +10,7 @@ from .points import POINTS
 from .pucks import PUCKS
 from .rods import BARS, RODS
 from .spiking import SPIKING
+from .stacks import STACKS
 from .stick_slip import STICK_SLIP
 
 
@@ -25,6 +26,7 @@ FAMILIES = {
         STICK_SLIP,
         BELT,
         POINTS,
+        STACKS,
         PUCKS,
         BARS,
         RODS,

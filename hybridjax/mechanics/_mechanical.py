@@ -80,8 +80,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         means no friction. There is no torsional and no rolling friction.
     - `friction`: $\mu_k \ge 0$, one number or one for each contact.
     - `static_friction`: $\mu_s \ge \mu_k$, likewise. `None` means the same as
-        `friction`. With `jnp.inf` a contact that sticks slips only where it would have
-        to be held down, and would sink without its tangential force.
+        `friction`. (If it is more, several outcomes of an impact may agree with both:
+        one of them is taken.) With `jnp.inf` a contact that sticks slips only where it
+        would have to be held down, and would sink without its tangential force.
     - `restitution`: $e$, from 0 to 1, one number or one for each contact; or a callable
         `(q, v, args) -> e` of the state before the impact.
     - `rest_speed`: a contact that would leave its surface no faster than this, in

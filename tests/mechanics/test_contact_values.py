@@ -598,6 +598,18 @@ def test_what_departed_a_while_ago_cannot_stop_at_once():
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
 
+def test_a_flat_foot_is_held_by_one_of_its_points():
+    # The other one slips by its forces, and cannot: it has no acceleration but that by
+    # which errors of the one that sticks, left by the solver, are removed.
+    rod = models.rod(friction=0.5)
+    mode = jnp.array([ContactMode.SLIPPING_BACKWARD, _S])
+    x = lambda left: (jnp.zeros(3), jnp.array([left, 0.0, 0.0]))
+    guards = jax.jit(lambda left: rod.guards(jnp.zeros(()), x(left), mode, None))
+    for left in (-1e-5, -1e-9, 0.0, 1e-9, 1e-5):
+        of_departure = guards(left)[4]
+        assert of_departure > abs(left)
+
+
 def test_efforts_jump_between_two_simulations():
     # A ball that sticks is drawn up, or along the ground, from the start on, and less
     # later. Its mode is that of before: it lifts off, or slips, at once.

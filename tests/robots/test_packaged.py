@@ -80,6 +80,7 @@ def test_dm_control():
         ("dm_control", "acrobot", {}),
         ("dm_control", "cartpole", {}),
         ("dm_control", "cheetah", dict(rest_speed=1e-3)),
+        ("dm_control", "hopper", dict(rest_speed=1e-3)),
         ("dm_control", "pendulum", {}),
         ("dm_control", "point_mass", {}),
         ("dm_control", "reacher", {}),

@@ -35,6 +35,11 @@ def watched_at(system, p: Point, active: Active, mode):
         return jnp.concatenate([normal, turns]) if system.apex else normal
 
     watched = active.closed & ~slick(system)
+    # One point of a flat foot may slip by its forces, while the other one holds it: all
+    # that it does is to remove the errors of that one.
+    slip = norm(p.velocity[n:], n)
+    errors = jnp.max(jnp.where(active.stick & watched, slip, 0))
+    steady = small + 2 * system.stabilization * errors
     # A contact without a tangential force lifts off, where its cone shrinks to
     # nothing; it does not slip in the same instant.
     rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
@@ -46,11 +51,11 @@ def watched_at(system, p: Point, active: Active, mode):
 
     if in_space(p.c.shape[0], n):
         cone = limit - norm(forces[n:], n) + stop_gradient(rounding)
-        slip, stop = norm(p.velocity[n:], n), stop_speed(system, p)
+        stop = stop_speed(system, p)
         speeds_up = along(active.direction, moves[n:], n)
         ends = jnp.where(may_slip, cone, UNWATCHED)
         ends = jnp.where(mode == ContactMode.SLIDING, slip - stop, ends)
-        ends = jnp.where(mode == ContactMode.SLIPPING, speeds_up + small, ends)
+        ends = jnp.where(mode == ContactMode.SLIPPING, speeds_up + steady, ends)
         departs = jnp.where(mode == ContactMode.SLIPPING, 4 * stop - slip, UNWATCHED)
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
@@ -60,7 +65,7 @@ def watched_at(system, p: Point, active: Active, mode):
         cone = limit - sign * forces[n:] + stop_gradient(rounding)
         g = jnp.where(may_slip, cone, UNWATCHED)
         g = jnp.where(mode == slides, sign * p.velocity[n:], g)
-        g = jnp.where(mode == slipping, sign * moves[n:] + small, g)
+        g = jnp.where(mode == slipping, sign * moves[n:] + steady, g)
         return jnp.where(watched, g, UNWATCHED)
 
     forward = tangent(1, ContactMode.FORWARD, ContactMode.SLIPPING_FORWARD)

@@ -11,14 +11,14 @@ from .kinematics import little, Point, slick, still
 from .tangential import along, in_space
 
 
-def settle(system, p: Point, mode, guess: Active, resting, known, impact, released):
+def settle(system, p: Point, mode, guess: Active, known, impact, released):
     """The modes of contacts that are closed in `guess`, by their forces, and those
     for which there is no solution. Those `released` stick, and are about to pull."""
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
     n = system.n_contacts
     departing = slips(mode) & ~impact
-    resting = resting | still(system, p)
+    resting = guess.stick | still(system, p)
     if system.tangents is not None:
         # What departed a while ago has a speed by now, and cannot stop at once.
         has_speed = along(guess.direction, p.velocity[n:], n) > 0

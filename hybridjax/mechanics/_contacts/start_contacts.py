@@ -74,7 +74,6 @@ def _start_contacts(system, t, x, mode, args):
     else:
         guess = active_in(system, p, mode)
         closed, stick = guess.closed, guess.stick
-        resting = stick
         wrong = jnp.where(stick, slip_speed, -along(guess.direction, slip, n))
         of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
         of_plane = closed & ~stick & ~of_space
@@ -93,9 +92,7 @@ def _start_contacts(system, t, x, mode, args):
             rubs & (wrong > may_be_off * speed),
             of_plane if spatial else of_space,
         ]
-    settled, unsettled = settle(
-        system, p, mode, guess, resting, none, jnp.asarray(False), none
-    )
+    settled, unsettled = settle(system, p, mode, guess, none, jnp.asarray(False), none)
     mode, lost = jnp.where(changes, settled, mode), jnp.where(changes, unsettled, lost)
     # Those of the given mode begin on their surface, and at rest, also where they open.
     begins = Active(

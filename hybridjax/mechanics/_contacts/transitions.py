@@ -53,12 +53,9 @@ def transition(system, t, x, mode, event, args):
         direction=direction,
     )
     guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
-    resting = guess.stick | (here & stops)
     # With what has been computed where it was before: it has hardly moved.
     after = point(*stop_gradient((system, t, x[0], v, args)))
-    settled, lost = settle(
-        system, after, mode, guess, resting, leave, touches, released
-    )
+    settled, lost = settle(system, after, mode, guess, leave, touches, released)
     settled = jnp.where(opens, int(ContactMode.LIFTING), settled)
 
     # The end of a departure, or an apex, changes only what is watched.

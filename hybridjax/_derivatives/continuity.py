@@ -10,7 +10,7 @@ from .._jax.branch import cond_any, where
 from .._loop.tape import Tape
 from .._systems.flat import FlatSystem
 from .passage import pass_in_order, same_outcome
-from .ties import ties
+from .ties import generic, Ties
 
 
 # So many orders of a corner are compared, at most: few, so that the work is that of the
@@ -42,7 +42,7 @@ def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arra
         )
         members = tape.cluster(system, at(tape.t), at(tape.dt), at(tape.x), mode)
         begins = ascending == at(tape.event)
-        tied = ties(system, t, x, mode, moves, begins)
+        tied = Ties(generic(system, t, x, moves), begins)
 
         def outcome(priority):
             passage = pass_in_order(
@@ -51,6 +51,7 @@ def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arra
                 x,
                 mode,
                 priority,
+                tied,
                 tape.guard_set_tol,
                 tape.same_time,
                 at(leads),
@@ -63,7 +64,7 @@ def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arra
             reference, differs = carry
             rotated = jnp.mod(ascending - (k * n_guards) // tries, n_guards)
             priority = jnp.where(k < tries, rotated, n_guards - ascending)
-            other = outcome(tied.keep(priority.astype(jnp.int32)))
+            other = outcome(priority.astype(jnp.int32))
             # The first one, which is in ascending order, is what the others must be.
             reference = where(k == 0, other, reference)
             (x_0, mode_0, allowed_0), (x_k, mode_k, allowed_k) = reference, other

@@ -103,15 +103,11 @@ def resolve_corner(
     def body(carry):
         i, c, earliest, later, unfinished = carry
         flow = system.flow(t, c.x, c.mode)
-        g, rate = system.guard_rates(t, c.x, c.mode, flow)
+        moves = dsystem, c.dt, c.dx
+        g, rate, dg = system.guard_tangents(t, c.x, c.mode, flow, moves)
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
         firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
         fire = unfinished & any_of(firing)
-        _, dg = directional(
-            lambda system, t, x: system.guards(t, x, c.mode),
-            (system, t, c.x),
-            (dsystem, c.dt, c.dx),
-        )
         inside = is_inside(g, rate, tol)
         tau = -dg / jnp.where(firing & ~inside, rate, 1)
         rests = (c.guard_count > 0) & (rate == 0)

@@ -20,7 +20,7 @@ from .._systems.start import Start
 from .corner import Corner, resolve_corner
 from .passage import pass_in_order, Passage, same_outcome
 from .saltation import event_tangent
-from .ties import ties
+from .ties import generic, Ties
 
 
 NO_CORNER = (
@@ -70,9 +70,9 @@ def _pass(point: CornerPoint, priority) -> Passage:
     here = system, point.t, x, point.mode
     every = jnp.ones((system.n_guards,), bool)
     nothing = jtu.tree_map(lambda _: None, system)
-    priority = ties(*here, nothing, ~every).keep(priority)
+    ties = Ties(generic(system, point.t, x, nothing), ~every)
     tols = point.tol, same_time(point.t, point.t)
-    return pass_in_order(*here, priority, *tols, jnp.asarray(True), every)
+    return pass_in_order(*here, priority, ties, *tols, jnp.asarray(True), every)
 
 
 def _passages(point: CornerPoint, priorities) -> Passage:

@@ -18,9 +18,10 @@ from .._events.firing import (
     is_inside,
     next_to_fire,
 )
-from .._jax.branch import where
+from .._jax.branch import cond_any, where
 from .._jax.reduce import any_of
 from .._systems.flat import FlatSystem
+from .ties import Ties
 
 
 # Corners of so many guards have all their orders tried; of more, some of them.
@@ -78,13 +79,15 @@ def pass_in_order(
     x,
     mode,
     priority: Int[Array, " n_guards"],
+    ties: Ties,
     tol,
     same_time,
     wanted: Bool[Array, ""],
     members: Bool[Array, " n_guards"],
 ) -> Passage:
     """Passes all events at `(t, x)`; of several guards that may be the first, that
-    with the least `priority` is. Only the `members` fire."""
+    with the least `priority` is, except that `ties` are kept. Only the `members`
+    fire."""
     limit = max_corner_events(system.n_guards)
     passage = Passage(
         x=x,
@@ -101,9 +104,13 @@ def pass_in_order(
         return (i < limit) & eqxi.unvmap_any(unfinished)
 
     def body(carry):
-        i, p, later, unfinished = carry
+        i, p, priority, later, unfinished = carry
         flow = system.flow(t, p.x, p.mode)
-        g, rate = system.guard_rates(t, p.x, p.mode, flow)
+        # What is tied shows at the start: here, it is no more than other tangents.
+        g, rate, dg = system.guard_tangents(t, p.x, p.mode, flow, ties.tangents)
+        priority = cond_any(
+            i == 0, lambda: ties.keep(priority, g, rate, dg), lambda: priority
+        )
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
         firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
         fire = unfinished & any_of(firing)
@@ -119,10 +126,11 @@ def pass_in_order(
             regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),
             reach=p.reach.and_of(x_plus, flow),
         )
-        return i + 1, where(fire, new, p), later, fire
+        return i + 1, where(fire, new, p), priority, later, fire
 
-    init = (jnp.asarray(0, jnp.int32), passage, jnp.zeros_like(members), wanted)
-    _, passage, _, unfinished = lax.while_loop(cond, body, init)
+    later = jnp.zeros_like(members)
+    init = (jnp.asarray(0, jnp.int32), passage, priority, later, wanted)
+    _, passage, *_, unfinished = lax.while_loop(cond, body, init)
     return eqx.tree_at(lambda p: p.regular, passage, passage.regular & ~unfinished)
 
 

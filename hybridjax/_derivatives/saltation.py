@@ -51,10 +51,9 @@ def event_tangent(
     flow = system.flow(t, x, mode)
     fired = event >= 0
     event = jnp.where(fired, event, 0)
-    rate = system.guard_rates(t, x, mode, flow)[1][event]
-    _, dg = directional(
-        lambda system, x: system.guards(t, x, mode)[event], (system, x), (dsystem, dx)
-    )
+    still = dsystem, jnp.zeros_like(t), dx
+    _, rates, dgs = system.guard_tangents(t, x, mode, flow, still)
+    rate, dg = rates[event], dgs[event]
     # A lane without an event passes here too, under vmap.
     dt = -dg / jnp.where(fired & ~inside, rate, 1)
     dt = jnp.where(at_start, jnp.maximum(dt, dt_last), dt)

@@ -1,3 +1,4 @@
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from .._jax.convert import convert, Converted
+from .._jax.directional import directional
 from .names import meant_as_vector
 from .stabilization import stabilized_for
 from .system import AbstractHybridSystem, next_time
@@ -92,16 +94,35 @@ class FlatSystem(eqx.Module):
     def guard_rates(self, t, x, mode, dx):
         """Guards, and their derivatives along the direction `(1, dx)`."""
         guards = lambda t, x: self.guards(t, x, mode)
-        try:
+        with _forward_mode():
             return jax.jvp(guards, (t, x), (jnp.ones_like(t), dx))
-        except TypeError as error:
-            if "custom_vjp" not in str(error):
-                raise
-            raise ValueError(
-                "`guards` must have a derivative in forward mode, as the rates of "
-                "guards are derivatives along the flow, but it calls a function with "
-                "`jax.custom_vjp`. Use `jax.custom_jvp` there."
-            ) from error
+
+    def guard_tangents(self, t, x, mode, flow, tangents: tuple):
+        """Guards, their rates along the `flow`, and their tangents for those of
+        `(system, t, x)`, the first with `None` where zero: both as one map of two
+        tangents, which is half as much to compile as two."""
+        no_system = jtu.tree_map(jnp.zeros_like, tangents[0])
+        along = no_system, jnp.ones_like(t), flow
+        both = jtu.tree_map(lambda a, b: jnp.stack([a, b]), along, tangents)
+        guards = lambda system, t, x: system.guards(t, x, mode)
+        push = lambda tangents: directional(guards, (self, t, x), tangents)
+        with _forward_mode():
+            g, (rate, dg) = jax.vmap(push, out_axes=(None, 0))(both)
+        return g, rate, dg
+
+
+@contextlib.contextmanager
+def _forward_mode():
+    try:
+        yield
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        raise ValueError(
+            "`guards` must have a derivative in forward mode, as the rates of "
+            "guards are derivatives along the flow, but it calls a function with "
+            "`jax.custom_vjp`. Use `jax.custom_jvp` there."
+        ) from error
 
 
 def flatten_system(

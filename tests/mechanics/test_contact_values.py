@@ -610,6 +610,46 @@ def test_a_flat_foot_is_held_by_one_of_its_points():
         assert of_departure > abs(left)
 
 
+def test_a_trestle_is_not_pushed_apart_by_its_legs():
+    # Two legs, spread as far as their joints let them, carry a weight: what these hold,
+    # friction might hold as well, or push against. It is pushed along the ground, more
+    # and more, until no friction is left at either foot.
+    side, spread = np.array([-1.0, 1.0]), np.pi / 4
+    feet = lambda q: (q[0] + side * jnp.sin(q[2:]), q[1] - jnp.cos(q[2:]))
+    along = jax.jacfwd(lambda q: feet(q)[0])
+    gap = lambda q, _: jnp.concatenate([feet(q)[1], spread - q[2:]])
+
+    def final(z):
+        friction, rate = z
+        none = jnp.zeros((2, 4))
+        system = MechanicalSystem(
+            lambda q, args: jnp.array([1.0, 1.0, 0.1, 0.1]),
+            lambda t, q, v, args: jnp.stack([args * t, -9.81, 0.0, 0.0]),
+            gap,
+            4,
+            tangents=lambda q, args: jnp.concatenate([along(q), none]),
+            friction=jnp.stack([friction, friction, 0.0, 0.0]),
+        )
+        x0 = jnp.array([0.0, np.cos(spread), spread, spread]), jnp.zeros(4)
+        sol = hj.simulate(
+            system, *(0.0, 1.0, x0), args=rate, solver=_of_parabolas, throw=False
+        )
+        return sol.x1[0][0], (sol.successful, sol.x1[0][1:])
+
+    slopes = jax.jit(jax.value_and_grad(final, has_aux=True))
+    for friction, rate in ((0.05, 1), (0.2, 5), (0.3, 1), (0.3, 5), (0.6, 10)):
+        (x, (successful, others)), slope = slopes(jnp.array([friction, rate]))
+        assert successful
+        np.testing.assert_allclose(others, [np.cos(spread), spread, spread], atol=1e-9)
+        # It is held until then, and leaves with the force that is beyond friction.
+        begin = 9.81 * friction / rate
+        late = max(1 - begin, 0)
+        by_friction = -9.81 * late**2 / 2
+        by_rate = late**3 / 6 + begin * late**2 / 2
+        np.testing.assert_allclose(x, rate * late**3 / 6, atol=1e-9)
+        np.testing.assert_allclose(slope, [by_friction, by_rate], atol=1e-8)
+
+
 def test_efforts_jump_between_two_simulations():
     # A ball that sticks is drawn up, or along the ground, from the start on, and less
     # later. Its mode is that of before: it lifts off, or slips, at once.

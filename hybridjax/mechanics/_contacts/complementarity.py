@@ -60,11 +60,18 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
         of_normal[np.arange(size), np.arange(size) % n] = 1
         others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
-    weights = jnp.where(rows, jnp.diagonal(W), 0)
+    # Of what is not determined, more is left to normal forces: legs do not push apart.
+    each = np.where(np.arange(size) < n, 1, _OF_FRICTION).astype(c.dtype)
+    weights = jnp.where(rows, each * jnp.diagonal(W), 0)
     # Without friction it does not matter, as the matrix is symmetric.
     agree = n == 1 or size == n
     closed = of_contacts(active.closed, size)
     return matrix, jnp.where(rows, -c, 0), weights, closed, agree
+
+
+# How much more tangential forces weigh than normal ones. (Much more, and float32 would
+# need more refinements.)
+_OF_FRICTION = 16
 
 
 def are_redundant(W, rows) -> Bool[Array, ""]:

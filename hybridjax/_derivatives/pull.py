@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import PyTree
 
-from .._jax.branch import add_where, compute_if, cond_any, later_zero, where
+from .._jax.branch import (
+    add_where,
+    compute_if,
+    cond_any,
+    later_zero,
+    of_a_lane_that,
+    where,
+)
 from .._jax.pack import Packer
 from .._jax.reduce import nonzero
 from .._loop.tape import Row
@@ -237,6 +244,9 @@ class Pull:
                 x,
             )
             return *vjp((ct, ct_t)), jnp.zeros_like(ct_t), jnp.zeros_like(ct_t)
+
+        # What lanes without an event compute here is thrown away.
+        t, x, mode, event = of_a_lane_that(fired, (t, x, mode, event))
 
         def guard(moving, t, x):
             return combined(moving).guards(t, x, mode)[event]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, PyTree
 
-from .._jax.branch import compute_if, cond_any, later_zero, where
+from .._jax.branch import compute_if, cond_any, later_zero, of_a_lane_that, where
 from .._jax.directional import directional
 from .._jax.pack import Packer
 from .._jax.reduce import nonzero
@@ -233,12 +233,15 @@ class Push:
                 (self.system, row.x_pre),
                 (self.inputs.system, dx),
             )[1]
+        # What lanes without an event compute here is thrown away.
+        here = t, row.x_pre, row.mode, row.event
+        t, x, mode, event = of_a_lane_that(row.event >= 0, here)
         tangents = event_tangent(
             self.system,
             t,
-            row.x_pre,
-            row.mode,
-            row.event,
+            x,
+            mode,
+            event,
             (self.inputs.system, dx, dt_last),
             row.inside,
             place.at_start | place.inner,

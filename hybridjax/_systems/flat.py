@@ -113,6 +113,7 @@ class FlatSystem(eqx.Module):
 
 @contextlib.contextmanager
 def _forward_mode():
+    """What guards need to be differentiated, and an error that says so."""
     try:
         yield
     except TypeError as error:

@@ -45,3 +45,35 @@ def test_derivatives_also_of_what_pulls():
         np.testing.assert_allclose(off, 0, atol=1e-12)
         ends = [_impact(given + k * h * change, change)[0] for k in STEPS]
         np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-8)
+
+
+def test_derivatives_of_redundant_feet():
+    # Four feet of a rigid body land: how they share the impulse is not determined, and
+    # is the least. By friction it moves the body, and with that the directions.
+    feet = np.array([[1, 1.0, 0.8], [1, 1.2, -1.0], [1, -1.0, 0.9], [1, -0.7, -1.1]])
+    n, friction = 4, jnp.array([0.3, 0.5, 0.4, 0.2])
+
+    @jax.jit
+    def run(given, change):
+        def solved(given):
+            rows = jnp.eye(3 + 2 * n) + 0.1 * given[:-1]
+            J, every = jnp.concatenate([feet @ rows[:3], rows[3:]]), jnp.ones(n, bool)
+            W, c = J @ J.T, J @ given[-1]
+            active = Active(every, ~every, unit(c[n:], n))
+            active = sliding_directions(W, c, active, every, friction)
+            impulses = contact_forces(W, c, active, friction)
+            return jnp.concatenate([active.direction, impulses]), c + W @ impulses
+
+        return jax.jvp(solved, (given,), (change,), has_aux=True)
+
+    rng, h = np.random.default_rng(0), 1e-3
+    for _ in range(10):
+        given, change = rng.normal(size=(2, 4 + 2 * n, 3 + 2 * n))
+        angles = rng.uniform(0, 2 * np.pi, n)
+        speeds = -5.0, 0.1, 0.1, *3 * np.cos(angles), *3 * np.sin(angles)
+        given[-1] = speeds
+        _, got, after = run(given, change)
+        np.testing.assert_allclose(after[:n], 0, atol=1e-12)
+        ends = [run(given + k * h * change, change)[0] for k in STEPS]
+        # Where four feet share three impulses, eight digits are rounding.
+        np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-4)

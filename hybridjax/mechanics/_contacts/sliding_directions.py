@@ -84,18 +84,14 @@ def _solved_jvp(primals, tangents):
     z = _towards(W, c, forces)
     kappa = _stiffness(forces, z, friction, free)
 
-    def residual(W, c, friction, u):
-        active = Active(closed, stick, u)
-        matrix, b, *others = _equations(W, c, friction, active, kappa)
-        return dot(matrix, forces) - b, (matrix, *others)
+    def solved(W, c, friction, u):
+        return least_solve(*_equations(W, c, friction, Active(closed, stick, u), kappa))
 
-    # The directions of others that slide are parameters, too.
+    # The directions of others that slide are parameters, too. How a step of Newton's
+    # method depends on those that it finds is of second order.
     d_others = jnp.where(of_contacts(free, 2 * n), 0, d_u)
     parameters, tangents = (W, c, friction, u), (d_W, d_c, d_friction, d_others)
-    _, d_residual, (matrix, *others) = jax.jvp(
-        residual, parameters, tangents, has_aux=True
-    )
-    d_forces = least_solve(matrix, -d_residual, *others)
+    _, d_forces = jax.jvp(solved, parameters, tangents)
     _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
     tau, length = across(u, n), norm(z, n)
     turn = along(tau, d_z, n) / jnp.where(length > 0, length, 1)

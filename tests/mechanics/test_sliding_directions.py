@@ -13,6 +13,15 @@ from ..helpers import slope, STEPS
 _friction, _n, _d = jnp.array([0.3, 0.5, 0.4]), 3, 9
 
 
+def _slides_on(W, c, friction):
+    """Directions, impulses and velocities of contacts that land and all slide on."""
+    n, every = friction.size, jnp.ones(friction.size, bool)
+    active = Active(every, ~every, unit(c[n:], n))
+    active = sliding_directions(W, c, active, every, friction)
+    impulses = contact_forces(W, c, active, friction)
+    return active.direction, impulses, c + W @ impulses
+
+
 @jax.jit
 def _impact(given, change):
     """Impulses and directions of three contacts that slide on, and their derivatives
@@ -20,13 +29,10 @@ def _impact(given, change):
 
     def solved(given):
         J = jnp.eye(3 * _n) + 0.1 * given[:-1]
-        W, c, every = J @ J.T, given[-1], jnp.ones(_n, bool)
-        active = Active(every, ~every, unit(c[_n:], _n))
-        active = sliding_directions(W, c, active, every, _friction)
-        impulses = contact_forces(W, c, active, _friction)
-        slip = (c + W @ impulses)[_n:]
-        off = norm(slip, _n) - along(active.direction, slip, _n)
-        return jnp.concatenate([active.direction, impulses]), (impulses[:_n], off)
+        direction, impulses, after = _slides_on(J @ J.T, given[-1], _friction)
+        slip = after[_n:]
+        off = norm(slip, _n) - along(direction, slip, _n)
+        return jnp.concatenate([direction, impulses]), (impulses[:_n], off)
 
     return jax.jvp(solved, (given,), (change,), has_aux=True)
 
@@ -57,12 +63,9 @@ def test_derivatives_of_redundant_feet():
     def run(given, change):
         def solved(given):
             rows = jnp.eye(3 + 2 * n) + 0.1 * given[:-1]
-            J, every = jnp.concatenate([feet @ rows[:3], rows[3:]]), jnp.ones(n, bool)
-            W, c = J @ J.T, J @ given[-1]
-            active = Active(every, ~every, unit(c[n:], n))
-            active = sliding_directions(W, c, active, every, friction)
-            impulses = contact_forces(W, c, active, friction)
-            return jnp.concatenate([active.direction, impulses]), c + W @ impulses
+            J = jnp.concatenate([feet @ rows[:3], rows[3:]])
+            direction, impulses, after = _slides_on(J @ J.T, J @ given[-1], friction)
+            return jnp.concatenate([direction, impulses]), after
 
         return jax.jvp(solved, (given,), (change,), has_aux=True)
 

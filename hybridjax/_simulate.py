@@ -18,6 +18,7 @@ from ._events.project import Project
 from ._events.terminal_event import TerminalEvent
 from ._jax.compiler_options import is_outermost, outermost_jit
 from ._jax.errors import certify, Verdict
+from ._jax.shared import Shared
 from ._jax.tracing import as_array, is_traced, nans_allowed, stop_gradient
 from ._loop.loop import LEAST_INTERVAL
 from ._loop.state import Settings
@@ -202,7 +203,7 @@ def simulate(
         terminal=terminal_event,
         unknown_times=unknown_times,
     )
-    problem = (begin.system, begin.t, end, begin.x, begin.mode, args)
+    problem = (Shared.of((begin.system, args)), begin.t, end, begin.x, begin.mode)
     # What is not traced is not differentiated: then that is not compiled.
     moves = is_traced(t0)
     # A program of its own chooses how it is compiled.
@@ -218,8 +219,10 @@ def _inner():
 
 
 def _simulate(
-    system, t0, t1, x0, mode0, args, solver, settings, saveat, checkpoints, t0_moves
+    shared, t0, t1, x0, mode0, solver, settings, saveat, checkpoints, t0_moves
 ):
+    system, args = shared.tree()
+
     def piece(t0, t1, x0, mode0):
         return _piece(
             system, t0, t1, x0, mode0, args, solver, settings, saveat, t0_moves

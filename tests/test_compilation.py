@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import diffrax as dfx
+import equinox as eqx
 import hybridjax as hj
 import jax
+import jax.core
+import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax import models
+from hybridjax._jax.common import computed_once
 from hybridjax.mechanics._dynamics.dot import dot
 from jax import export
+from jaxtyping import Array
 
 from .helpers import ball_outcome
 
@@ -170,6 +175,80 @@ def test_compiler_options_that_do_not_exist():
 #
 # Traces
 #
+
+
+class _Growth(eqx.Module):
+    rate: Array
+
+    def field(self, x):
+        return -jnp.exp(self.rate * x)
+
+    def again(self, x):
+        return self.field(x)
+
+
+class _Grows(hj.AbstractHybridSystem):
+    """Methods that are bound to one module: each holds it."""
+
+    fields: tuple
+
+    def flow(self, t, x, mode, args):
+        return sum(field(x) for field in self.fields)
+
+    def guards(self, t, x, mode, args):
+        return self.fields[-1](x) + 9.0
+
+    def jump(self, t, x, mode, event, args):
+        return x + self.fields[0](x), mode
+
+
+def _grown(fields, z):
+    sol = hj.simulate(_Grows(fields), 0.0, z[0], z[1:2], 0, max_steps=64, throw=False)
+    return sol.x1[0]
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad])
+def test_what_is_shared_is_computed_once(transform):
+    # By value and derivative it is what it is with modules of their own, in a program
+    # with as many exponential functions as if it was there once.
+    def of(fields):
+        program = jax.jit(transform(lambda z: _grown(fields(_Growth(z[2])), z)))
+        return program.lower(z).as_text().count("exponential"), program(z)
+
+    z = jnp.array([1.0, 2.0, 0.5])
+    count, _ = of(lambda one: (one.field,))
+    shared, got = of(lambda one: (one.field, one.again))
+    apart, expected = of(lambda one: (one.field, _Growth(1.0 * one.rate).again))
+    assert shared == count < apart
+    np.testing.assert_allclose(got, expected, rtol=1e-9)
+    # With twice the rate -exp(a x), exp(-a x) grows by 2 a t.
+    truth = lambda z: -jnp.log(jnp.exp(-z[2] * z[1]) + 2 * z[2] * z[0]) / z[2]
+    np.testing.assert_allclose(got, transform(truth)(z), rtol=1e-6)
+
+
+def test_computed_once():
+    def fn(x, tree):
+        a, b = jnp.sin(x), jnp.sin(x) + np.arange(3.0)
+        jax.debug.callback(lambda x: seen.append(float(x[0])), x)
+        jax.debug.callback(lambda x: seen.append(float(x[0])), x)
+        # Of one, the second result is not needed; of the other, both are.
+        first, _ = lax.split(tree, (1, 2))
+        both = lax.split(tree, (1, 2))
+        c = jnp.cos(x) * 0.0 + jnp.cos(x) * -0.0 + np.arange(3.0)
+        return a + b, first, both, c, x + seen_outside, jnp.tan(x) * 0 + a
+
+    seen, seen_outside, x = [], np.arange(3.0), jnp.array([0.3, -1.0, 2.0])
+    closed, consts = jax.make_jaxpr(fn)(x, x), []
+    jaxpr, consts = computed_once(closed.jaxpr, closed.consts)
+    got = jax.core.eval_jaxpr(jaxpr, consts, x, x)
+    assert len(seen) == 2
+    for a, b in zip(got, jax.tree.leaves(fn(x, x)), strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
+    names = [eqn.primitive.name for eqn in jaxpr.eqns]
+    assert names.count("sin") == names.count("cos") == 1
+    assert names.count("mul") == 3
+    assert len(consts) == 1
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.value_and_grad, jax.hessian])

@@ -9,15 +9,17 @@ import jax.core
 import jax.extend.core
 import jax.tree_util as jtu
 
+from .common import computed_once
+
 
 class Converted(eqx.Module):
-    """A function of arrays, whose closed-over arrays are leaves.
+    """A function of arrays, whose closed-over arrays are leaves, if they are traced.
 
     As `eqx.filter_closure_convert`, which also compares the shardings of its arguments
     with those of the example. Within a `jax.shard_map` these depend on when JAX asks.
     """
 
-    jaxpr: Any
+    closed: Any  # jax.extend.core.ClosedJaxpr
     consts: list
     structure: Any = eqx.field(static=True)
     size: int = eqx.field(static=True)  # how many operations it has
@@ -26,29 +28,36 @@ class Converted(eqx.Module):
 
     def __call__(self, *args):
         leaves = [*self.consts, *jtu.tree_leaves(args)]
-        out = jax.core.eval_jaxpr(self.jaxpr, [], *leaves)
+        out = jax.core.eval_jaxpr(self.closed.jaxpr, self.closed.consts, *leaves)
         return jtu.tree_unflatten(self.structure, out)
 
     @property
     def out_avals(self):
-        return [v.aval for v in self.jaxpr.outvars]
+        return self.closed.out_avals
 
 
 def convert(fn: Callable, *args) -> Converted:
     """`fn`, for arguments such as these."""
     closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+    jaxpr, consts = computed_once(closed.jaxpr, closed.consts)
+    is_traced = [isinstance(c, jax.core.Tracer) for c in consts]
 
     @jax.jit
-    def run(consts, leaves):
-        return jax.core.eval_jaxpr(closed.jaxpr, consts, *leaves)
+    def run(traced, leaves):
+        traced = iter(traced)
+        given = [
+            next(traced) if moves else const
+            for moves, const in zip(is_traced, consts, strict=True)
+        ]
+        return jax.core.eval_jaxpr(jaxpr, given, *leaves)
 
     # What is evaluated is a call, so that JAX lowers the function once for all of its
     # uses, and a call that is traced already: the cache of `jax.jit` also looks at the
     # context, which is another one when JAX differentiates. XLA inlines it.
-    call = jax.make_jaxpr(run)(closed.consts, jtu.tree_leaves(args))
-    assert not call.consts
-    size, structure = _size(closed.jaxpr), jtu.tree_structure(out)
-    return Converted(call.jaxpr, closed.consts, structure, size, _reads(closed.jaxpr))
+    traced = [c for moves, c in zip(is_traced, consts, strict=True) if moves]
+    call = jax.make_jaxpr(run)(traced, jtu.tree_leaves(args))
+    structure = jtu.tree_structure(out)
+    return Converted(call, traced, structure, _size(jaxpr), _reads(jaxpr))
 
 
 def _reads(jaxpr) -> tuple[bool, ...]:

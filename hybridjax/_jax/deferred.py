@@ -18,14 +18,15 @@ from jaxtyping import PyTree
 from .convert import convert
 from .directional import directional
 from .primitives import abstract_eval, linear_in, wanted_of
+from .shared import Shared
 from .tie import tie
 
 
 def deferred(fn: Callable, *args: PyTree, known: Callable | None = None) -> PyTree:
     """`fn(*args)`, for a function that returns arrays. `known` returns the same, with
     less work, and without a derivative; then `fn` must not close over arrays."""
-    arrays, static = eqx.partition(args, eqx.is_array)
-    on_arrays = lambda fn: lambda arrays: fn(*eqx.combine(arrays, static))
+    arrays, static = eqx.partition(Shared.of(args), eqx.is_array)
+    on_arrays = lambda fn: lambda arrays: fn(*eqx.combine(arrays, static).tree())
     if known is not None:
         return _call(arrays, fn=on_arrays(fn), value=on_arrays(known))
     # One trace serves the function, and its derivative, which asks for it again.

@@ -11,6 +11,7 @@ import jax
 import jax.tree_util as jtu
 from jaxtyping import Array
 
+from .._jax.shared import Shared
 from .._systems.flat import flatten_system
 from .path import Path
 
@@ -77,7 +78,10 @@ def _parts(path: Path, is_array) -> tuple:
 def _recipe(path: Path, problem: tuple) -> bytes | str:
     parts = (path.tape, path.solver, path.tangent_tol, path.same_time)
     parts = jtu.tree_map(lambda a: _Array() if eqx.is_array(a) else a, parts)
-    shape = lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype) if eqx.is_array(a) else a
+    arrays = filter(eqx.is_array, jtu.tree_leaves(problem))
+    # Pickle also keeps which of them are the same.
+    shapes = {id(a): jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays}
+    shape = lambda a: shapes.get(id(a), a)
     try:
         # At once: what users' functions close over may be traced, and traced values
         # must not be kept.
@@ -108,12 +112,13 @@ def _remake(recipe: bytes | str) -> tuple:
     is_array = lambda leaf: eqx.is_array(leaf) or isinstance(leaf, _Array)
 
     def trace(problem):
-        system, _, unravel = flatten_system(*problem)
+        system, _, unravel = flatten_system(*problem.tree())
         path = Path(tape, system, solver, tangent_tol, same_time, unravel)
         structure, _, rest = _parts(path, is_array)
         return structure, rest
 
-    return eqx.filter_eval_shape(trace, problem)
+    is_shape = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+    return eqx.filter_eval_shape(trace, Shared.of(problem, is_shape))
 
 
 def _lost(reason: str) -> ValueError:

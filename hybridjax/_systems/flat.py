@@ -13,14 +13,15 @@ from jaxtyping import Array, Float, PyTree
 
 from .._jax.convert import convert, Converted
 from .._jax.directional import directional
+from .._jax.shared import Shared
 from .names import meant_as_vector
 from .stabilization import stabilized_for
 from .system import AbstractHybridSystem, next_time
 
 
 # A body on two springs has 60 operations, one with a frictional contact 230, a robot
-# with one leg 700. In batches, loops make gradients take a third longer.
-_LARGE = 500
+# with one leg 470. In batches, loops make gradients take a third longer.
+_LARGE = 350
 
 
 class FlatSystem(eqx.Module):
@@ -142,17 +143,18 @@ def flatten_system(
         dtype. It names the function and says what was expected.
     """
     x_flat, unravel = ravel_pytree(x)
-    parameters, static = eqx.partition((system, args), eqx.is_array)
+    shared = Shared.of((system, args))
+    parameters, static = eqx.partition(shared, eqx.is_array)
 
     def flow(parameters, t, x_flat, mode):
-        system, args = eqx.combine(parameters, static)
+        system, args = eqx.combine(parameters, static).tree()
         with stabilized_for(solver):
             dx = system.flow(t, unravel(x_flat), mode, args)
         check_output("flow", "x", dx, x)
         return _ravel(dx, x_flat.dtype)
 
     def guards(parameters, t, x_flat, mode):
-        system, args = eqx.combine(parameters, static)
+        system, args = eqx.combine(parameters, static).tree()
         g = jnp.asarray(system.guards(t, unravel(x_flat), mode, args))
         if g.ndim != 1 or not jnp.issubdtype(g.dtype, jnp.floating):
             raise ValueError(
@@ -164,7 +166,7 @@ def flatten_system(
         return g.astype(x_flat.dtype)
 
     def jump(parameters, t, x_flat, mode, event):
-        system, args = eqx.combine(parameters, static)
+        system, args = eqx.combine(parameters, static).tree()
         out = system.jump(t, unravel(x_flat), mode, event, args)
         if not isinstance(out, tuple) or len(out) != 2:
             raise ValueError(
@@ -180,7 +182,7 @@ def flatten_system(
         return _ravel(x_plus, x_flat.dtype), mode_plus
 
     def timed(parameters, t, x_flat, mode):
-        system, args = eqx.combine(parameters, static)
+        system, args = eqx.combine(parameters, static).tree()
         return next_time(system, t, unravel(x_flat), mode, args)
 
     event = jnp.asarray(0, jnp.int32)
@@ -192,7 +194,7 @@ def flatten_system(
         convert(timed, parameters, t, x_flat, mode) if is_timed else None,
         parameters,
     )
-    if _has(flat._guards.jaxpr, "custom_vjp_call"):
+    if _has(flat._guards.closed.jaxpr, "custom_vjp_call"):
         # Only batches find out at once that there is no derivative in forward mode.
         rates = jax.vmap(lambda dx: flat.guard_rates(t, x_flat, mode, dx))
         jax.eval_shape(rates, x_flat[None])

@@ -53,18 +53,26 @@ def _begin_to_slide(t, x, args):
     return jnp.stack([-x["v"], jnp.ones_like(args)])
 
 
+def _never(t, x, args):
+    return 1 + x @ x
+
+
 class _Slide(eqx.Module):
     rate: Array
 
-    # What pickle does not like: a bound method with annotations.
+    # What pickle does not like: a bound method with annotations; and two of one module.
     def field(self, t, x: Float[Array, "2"], args):
         return -self.rate * x
 
 
 def _drop(height, gravity, max_events=2):
+    slide = _Slide(jnp.ones(()))
     system = hj.HybridAutomaton(
-        {"fall": _fall, "slide": _Slide(jnp.ones(())).field},
-        [hj.Transition("fall", "slide", _height, _begin_to_slide)],
+        {"fall": _fall, "slide": slide.field, "rest": slide.field},
+        [
+            hj.Transition("fall", "slide", _height, _begin_to_slide),
+            hj.Transition("slide", "rest", _never),
+        ],
     )
     return hj.simulate(
         system,

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from ..._jax.deferred import deferred
+from ..._jax.shared import Shared
 from .._dynamics.coordinates import qdot
 from .._dynamics.dot import dot
 from .._dynamics.multibody import drift_tolerance
@@ -40,13 +41,17 @@ FAULTS = (
 )
 
 
-@eqx.filter_jit
 def start_contacts(
     system, t, x, mode, args
 ) -> tuple[tuple, Int[Array, " n"], Int[Array, " n"]]:
     """The state, with closed contacts closed; the mode, found if it is `None`, or not
     what the forces allow; and for each contact the number of its fault, or 0."""
-    return deferred(_start_contacts, system, t, x, mode, args)
+    return _start(Shared.of((system, t, x, mode, args)))
+
+
+@eqx.filter_jit
+def _start(shared):
+    return deferred(_start_contacts, *shared.tree())
 
 
 def _start_contacts(system, t, x, mode, args):

@@ -10,7 +10,7 @@ import jax.extend.core
 import numpy as np
 
 
-# Constants with so many entries are compared by value.
+# Constants of up to so many entries are compared by value.
 _SMALL = 4096
 
 

@@ -235,10 +235,10 @@ def test_computed_once():
         first, _ = lax.split(tree, (1, 2))
         both = lax.split(tree, (1, 2))
         c = jnp.cos(x) * 0.0 + jnp.cos(x) * -0.0 + np.arange(3.0)
-        return a + b, first, both, c, x + seen_outside, jnp.tan(x) * 0 + a
+        return a + b, first, both, c, x + outside, jnp.tan(x) * 0 + a
 
-    seen, seen_outside, x = [], np.arange(3.0), jnp.array([0.3, -1.0, 2.0])
-    closed, consts = jax.make_jaxpr(fn)(x, x), []
+    seen, outside, x = [], np.arange(3.0), jnp.array([0.3, -1.0, 2.0])
+    closed = jax.make_jaxpr(fn)(x, x)
     jaxpr, consts = computed_once(closed.jaxpr, closed.consts)
     got = jax.core.eval_jaxpr(jaxpr, consts, x, x)
     assert len(seen) == 2

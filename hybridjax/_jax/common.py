@@ -27,7 +27,7 @@ def computed_once(jaxpr, consts: list) -> tuple[Any, list]:
     for eqn in jaxpr.eqns:
         eqn = eqn.replace(invars=[first(v) for v in eqn.invars])
         key = _key(eqn)
-        if key in computed and not _drops_more(computed[key], eqn.outvars):
+        if key in computed:
             first_of |= zip(eqn.outvars, computed[key], strict=True)
             continue
         eqns.append(eqn)
@@ -49,15 +49,6 @@ def computed_once(jaxpr, consts: list) -> tuple[Any, list]:
 
 def _is_literal(v) -> bool:
     return isinstance(v, jax.extend.core.Literal)
-
-
-def _drops_more(outvars, others) -> bool:
-    """Are some not there that others are?"""
-    dropped = lambda v: isinstance(v, jax.extend.core.DropVar)
-    return any(
-        dropped(v) and not dropped(other)
-        for v, other in zip(outvars, others, strict=True)
-    )
 
 
 def _identity(const):

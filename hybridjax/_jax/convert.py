@@ -10,6 +10,7 @@ import jax.extend.core
 import jax.tree_util as jtu
 
 from .common import computed_once
+from .tracing import is_traced
 
 
 class Converted(eqx.Module):
@@ -20,14 +21,14 @@ class Converted(eqx.Module):
     """
 
     closed: Any  # jax.extend.core.ClosedJaxpr
-    consts: list
+    consts: list  # with `None` for those that are not traced
     structure: Any = eqx.field(static=True)
     size: int = eqx.field(static=True)  # how many operations it has
     # Of the leaves of its arguments: which of them it looks at.
     reads: tuple[bool, ...] = eqx.field(static=True)
 
     def __call__(self, *args):
-        leaves = [*self.consts, *jtu.tree_leaves(args)]
+        leaves = jtu.tree_leaves((self.consts, args))
         out = jax.core.eval_jaxpr(self.closed.jaxpr, self.closed.consts, *leaves)
         return jtu.tree_unflatten(self.structure, out)
 
@@ -40,21 +41,15 @@ def convert(fn: Callable, *args) -> Converted:
     """`fn`, for arguments such as these."""
     closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
     jaxpr, consts = computed_once(closed.jaxpr, closed.consts)
-    is_traced = [isinstance(c, jax.core.Tracer) for c in consts]
+    traced, known = eqx.partition(consts, is_traced)
 
     @jax.jit
     def run(traced, leaves):
-        traced = iter(traced)
-        given = [
-            next(traced) if moves else const
-            for moves, const in zip(is_traced, consts, strict=True)
-        ]
-        return jax.core.eval_jaxpr(jaxpr, given, *leaves)
+        return jax.core.eval_jaxpr(jaxpr, eqx.combine(traced, known), *leaves)
 
     # What is evaluated is a call, so that JAX lowers the function once for all of its
     # uses, and a call that is traced already: the cache of `jax.jit` also looks at the
     # context, which is another one when JAX differentiates. XLA inlines it.
-    traced = [c for moves, c in zip(is_traced, consts, strict=True) if moves]
     call = jax.make_jaxpr(run)(traced, jtu.tree_leaves(args))
     structure = jtu.tree_structure(out)
     return Converted(call, traced, structure, _size(jaxpr), _reads(jaxpr))

@@ -33,6 +33,19 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("hybridjax")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _programs_of_a_module():
+    """Programs that no other module calls are forgotten: they would be gigabytes, of
+    which each takes time, too."""
+    yield
+    jax.clear_caches()
+
+
+def pytest_sessionfinish():
+    # What is left ends with the process. pytest would look for garbage in it, twice.
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items):
     # The longest first, so that at the end no process waits for another.
     items.sort(

@@ -21,7 +21,7 @@ from .._events.firing import (
     lateness,
     next_to_fire,
 )
-from .._jax.branch import where
+from .._jax.branch import of_a_lane_that, where
 from .._jax.directional import directional
 from .._jax.reduce import any_of, least
 from .._systems.flat import FlatSystem
@@ -79,6 +79,8 @@ def resolve_corner(
     members: Bool[Array, " n_guards"],
     begins: Bool[Array, " n_guards"],
     before: Int[Array, ""],
+    alone: Bool[Array, ""],
+    inside: Bool[Array, ""],
 ) -> Corner:
     """Passes a tangent at fixed time through all events at `(t, x)`.
 
@@ -93,6 +95,9 @@ def resolve_corner(
     Where perturbed times are the same, the guard that `begins` is the first, and others
     follow as in the loop. Only the `members` fire. Asked for is that firing of each
     guard that has so many `before` it.
+
+    With `alone` the guard that `begins` fires, once, and no other: one event, by the
+    saltation rule. It is `inside` of its guard set if it was recorded so.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
 
@@ -107,30 +112,36 @@ def resolve_corner(
         g, rate, dg = system.guard_tangents(t, c.x, c.mode, flow, moves)
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
         firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
+        it_alone = alone & begins
+        firing = firing | it_alone
         fire = unfinished & any_of(firing)
-        inside = is_inside(g, rate, tol)
-        tau = -dg / jnp.where(firing & ~inside, rate, 1)
+        within = jnp.where(alone, inside, is_inside(g, rate, tol))
+        tau = -dg / jnp.where(firing & ~within, rate, 1)
         rests = (c.guard_count > 0) & (rate == 0)
         among = candidates(g, rate, firing, rests, tol)
-        soonest = least(jnp.where(among & ~inside, tau, jnp.inf))
+        soonest = least(jnp.where(among & ~within, tau, jnp.inf))
         # Inside, a reset led there, and it fires now. That, and what no input can
         # change, is in the order of the loop.
         late = jnp.where(begins & (c.count == 0), -jnp.inf, lateness(g, rate, rests))
-        j = next_to_fire(among & (inside | comes_first(tau, soonest)), late)
+        first = among & (within | comes_first(tau, soonest))
+        j = next_to_fire(jnp.where(alone, begins, first), late)
         # Tangents of a batch have guards of their own: to index with those would be
         # scatters, with which XLA does not make one function of a loop on CPUs.
         this = jnp.arange(n_guards) == j
         it = this & (c.guard_count == before)
         at_once = jnp.where(jnp.isfinite(earliest), earliest - c.dt, 0)
-        tau = jnp.where(inside, at_once, jnp.maximum(tau, earliest - c.dt))
+        tau = jnp.where(within, at_once, jnp.maximum(tau, earliest - c.dt))
         tau = jnp.sum(jnp.where(this, tau, 0))
         dt, dx = c.dt + tau, c.dx + tau * flow
 
+        # What lanes without an event compute here is thrown away.
+        t_here, x_here, mode_here, event = of_a_lane_that(fire, (t, c.x, c.mode, j))
+
         def jump(system, t, x):
-            return system.jump(t, x, c.mode, j)
+            return system.jump(t, x, mode_here, event)
 
         (x_plus, mode_plus), (dx_plus, _) = directional(
-            jump, (system, t, c.x), (dsystem, dt, dx)
+            jump, (system, t_here, x_here), (dsystem, dt, dx)
         )
         new = Corner(
             x=x_plus,
@@ -146,7 +157,7 @@ def resolve_corner(
             reach=c.reach.and_of(x_plus, flow),
         )
         c, earliest = where(fire, (new, dt), (c, earliest))
-        return i + 1, c, earliest, later, fire
+        return i + 1, c, earliest, later, fire & ~alone
 
     corner = not_passed(system, t, x, mode, dx)
     later = jnp.zeros_like(members)

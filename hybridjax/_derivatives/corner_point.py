@@ -118,6 +118,8 @@ def resolve(point: CornerPoint, dx) -> Corner:
         jnp.ones((system.n_guards,), bool),
         jnp.zeros((system.n_guards,), bool),
         jnp.asarray(0, jnp.int32),
+        alone=jnp.asarray(False),
+        inside=jnp.asarray(False),
     )
 
 

@@ -18,7 +18,7 @@ from .._events.firing import (
     is_inside,
     next_to_fire,
 )
-from .._jax.branch import cond_any, where
+from .._jax.branch import cond_any, of_a_lane_that, where
 from .._jax.reduce import any_of
 from .._systems.flat import FlatSystem
 from .ties import Ties
@@ -116,7 +116,8 @@ def pass_in_order(
         fire = unfinished & any_of(firing)
         rests = p.fired & (rate == 0)
         j = next_to_fire(candidates(g, rate, firing, rests, tol), priority)
-        x_plus, mode_plus = system.jump(t, p.x, p.mode, j)
+        # What lanes without an event compute here is thrown away.
+        x_plus, mode_plus = system.jump(*of_a_lane_that(fire, (t, p.x, p.mode, j)))
         new = Passage(
             x=x_plus,
             mode=mode_plus,

@@ -53,12 +53,13 @@ class _Place(NamedTuple):
     more: Array  # does the next row belong to the same instant
     at_start: Array  # does no flow precede it
     shared: Array  # could another guard have fired in its place
+    alone: Array  # is it passed as the only event of an instant
 
     @property
     def leads(self):
         """Is it the first event of an instant in which there are, or could have been,
-        several?"""
-        return (self.more | self.shared) & ~self.inner
+        several; or `alone`?"""
+        return ((self.more | self.shared) & ~self.inner) | self.alone
 
 
 class _Carry(NamedTuple):
@@ -83,6 +84,8 @@ class Push:
         self.scale = scale_of((inputs.x0, inputs.t0), inputs.system, recording.system)
         self.instants = Packer(self.no_instant())
         self.packs = self.instants.sizes()[0][0] <= _PACKED
+        # Large jumps are differentiated in one place: a single event is a corner, too.
+        self.one_place = self.corners and self.packs and self.system.has_large_jumps
 
     def __call__(self) -> Outputs:
         inputs, system, tape = self.inputs, self.system, self.tape
@@ -155,16 +158,19 @@ class Push:
         """Through one row."""
         last, fired = i + 1 >= self.tape.num_rows, row.event >= 0
         # Two events in rows that follow each other, with no flow between them.
+        inner = before.fired & fired & (row.dt == 0)
+        more = fired & ~last & (next_.event >= 0) & (next_.dt == 0)
+        several = (inner | more | row.shared) & self.corners
         place = _Place(
-            inner=before.fired & fired & (row.dt == 0),
-            more=fired & ~last & (next_.event >= 0) & (next_.dt == 0),
+            inner=inner,
+            more=more,
             at_start=(i == 0) & (row.dt == 0),
             shared=row.shared,
+            alone=fired & ~several & self.one_place,
         )
         dx_pre, dt_event = self.flow(row, before.dx), jnp.zeros_like(before.dt)
         dx, dt_last, seen, instant = dx_pre, before.dt, before.seen, before.instant
-        if self.system.n_guards > 0:
-            several = (place.leads | place.inner) & self.corners
+        if self.system.n_guards > 0 and not self.one_place:
             alone = fired & ~several
             dx, dt_event = cond_any(
                 alone,
@@ -177,6 +183,7 @@ class Push:
             )
             dt_last = jnp.where(alone, dt_event, before.dt)
         if self.corners:
+            several = several | place.alone
             end = self.tape.x_end, self.tape.mode_end
             successor = where(last, end, (next_.x, next_.mode))
             here = row, place, dx_pre, before.dt, seen
@@ -246,10 +253,7 @@ class Push:
             row.inside,
             place.at_start | place.inner,
         )
-        # The rule divides by the rate. Where that is zero, what it says may be zero
-        # too, and would pass for a derivative that exists.
-        turns = ~row.inside & (row.rate == 0)
-        return jtu.tree_map(lambda d: jnp.where(turns, jnp.nan, d), tangents)
+        return jtu.tree_map(lambda d: jnp.where(_turns(row), jnp.nan, d), tangents)
 
     def no_instant(self):
         """What `instant` is before there is any, if there can be."""
@@ -304,6 +308,8 @@ class Push:
                 lead.members,
                 lead.begins,
                 before,
+                alone=place.alone,
+                inside=row.inside,
             )
             return where(new, _Instant(lead, before, corner), old)
 
@@ -338,7 +344,7 @@ class Push:
         replaced = place.leads & ~place.more & (c.guard_count[j] == 0)
         replaced = replaced & (jnp.sum(c.guard_count) == 1)
         dt = jnp.where(replaced, c.dt, dt)
-        dx_pre = jnp.where(replaced, dx, dx_pre)
+        dx_pre = jnp.where(replaced | place.alone, dx, dx_pre)
         # Another order that leads elsewhere: the flow jumps, there is no derivative.
         x_next, mode_next = successor
         differs = ~same_outcome(c.x, c.mode, x_next, mode_next, allowed)
@@ -347,6 +353,15 @@ class Push:
         same = place.leads & (c.count == 1) & (c.guard_count[j] == 1)
         dx_after = jnp.where(place.leads, c.dx, dx)
         dx_after = jnp.where(differs & ~same & ~place.more, jnp.nan, dx_after)
+        turns = place.alone & _turns(row)
+        dx_after, dt = (jnp.where(turns, jnp.nan, d) for d in (dx_after, dt))
         dt_last = jnp.where(place.leads, c.dt, dt_last)
         seen = seen + (jnp.arange(seen.size) == j)
         return dx_pre, dx_after, dt_last, dt, seen
+
+
+def _turns(row: Row):
+    """Is the guard of an event at rest where it is zero? The rule divides by the rate.
+    Where that is zero, what it says may be zero too, and would pass for a derivative
+    that exists."""
+    return ~row.inside & (row.rate == 0)

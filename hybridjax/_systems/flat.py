@@ -89,6 +89,11 @@ class FlatSystem(eqx.Module):
         return self._flow.size > _LARGE
 
     @property
+    def has_large_jumps(self) -> bool:
+        """As `is_large`, of jumps: those of contacts are searches."""
+        return self._jump.size > _LARGE
+
+    @property
     def n_guards(self) -> int:
         return self._guards.out_avals[0].shape[0]
 

@@ -112,8 +112,7 @@ def resolve_corner(
         g, rate, dg = system.guard_tangents(t, c.x, c.mode, flow, moves)
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
         firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
-        it_alone = alone & begins
-        firing = firing | it_alone
+        firing = firing | (alone & begins)
         fire = unfinished & any_of(firing)
         within = jnp.where(alone, inside, is_inside(g, rate, tol))
         tau = -dg / jnp.where(firing & ~within, rate, 1)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax import models
+from hybridjax._systems.flat import flatten_system
 
 from ..helpers import (
     ball_outcome,
@@ -500,6 +501,50 @@ def test_grazing_has_no_derivative():
     assert error(got[1], 1.0) < 1e-12
     with pytest.raises(Exception, match="tangentially"):
         jax.block_until_ready(jax.grad(lambda z: _touch(z, True))(0.0))
+
+
+class _Room(hj.AbstractHybridSystem):
+    """A ball between two walls, slowed down. What it keeps of its speed is summed up,
+    so that the jump has as many operations as there are terms."""
+
+    keeps: jax.Array
+    terms: int = eqx.field(static=True)
+
+    def flow(self, t, x, mode, args):
+        return jnp.stack([x[1], -1.0 - 0.1 * x[1]])
+
+    def guards(self, t, x, mode, args):
+        return jnp.stack([x[0], 2 + 0.1 * t - x[0]])
+
+    def jump(self, t, x, mode, event, args):
+        v = sum(self.keeps / self.terms * x[1] for _ in range(self.terms))
+        return jnp.stack([x[0], 0.1 * jnp.where(event == 1, 1, 0) - v]), mode
+
+
+def test_large_jumps_have_the_derivatives_of_small_ones():
+    def outcome(terms, z):
+        system = _Room(z[2], terms)
+        sol = hj.simulate(system, 0.0, 2.0, z[:2], 0, max_events=8, throw=False)
+        times = jnp.where(jnp.isfinite(sol.events.t), sol.events.t, 0)
+        return jnp.concatenate([sol.x1, times, sol.events.x_before[:2].ravel()])
+
+    def tangents(terms):
+        push = lambda z, dz: jax.jvp(lambda z: outcome(terms, z), (z,), (dz,))
+        return jax.jit(jax.vmap(push))(zs, dzs)
+
+    # Bounces at both walls; from one of them, and from beyond it; at rest on it.
+    zs = jnp.array(
+        [[1.0, 3.0, 0.8], [0.0, -1.0, 0.8], [-0.1, -1.0, 0.8], [0.0, 0.0, 0.8]]
+    )
+    dzs = jnp.array(
+        [[1.0, 0.3, 0.2], [0.5, 0.3, 0.2], [-0.5, 0.1, 0.2], [1.0, 0.0, 0.0]]
+    )
+    large, *_ = flatten_system(_Room(zs[0, 2], 400), jnp.zeros(()), zs[0, :2], 0, None)
+    assert large.has_large_jumps
+    small, many = tangents(1), tangents(400)
+    assert error(many[0], small[0]) < 1e-12
+    assert np.isfinite(small[1][:3]).all()
+    np.testing.assert_allclose(many[1], small[1], rtol=1e-9, atol=1e-9)
 
 
 def test_reset_that_is_undefined_away_from_its_guard():

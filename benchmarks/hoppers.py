@@ -55,11 +55,11 @@ HIGH = np.array([0.4, 0.9, 0.85, 2.5, 0.5, 1.0])
 LEAN = 0.2
 
 
-def hoppers() -> tuple[np.ndarray, np.ndarray]:
-    """What the gradient is taken of, of shape `(LANES, 6)`, and the initial angles."""
+def hoppers(lanes: int = LANES) -> tuple[np.ndarray, np.ndarray]:
+    """What the gradient is taken of, of shape `(lanes, 6)`, and the initial angles."""
     rng = np.random.default_rng(0)
-    p = rng.uniform(LOW, HIGH, (LANES, len(LOW)))
-    return p, rng.uniform(-LEAN, LEAN, LANES)
+    p = rng.uniform(LOW, HIGH, (lanes, len(LOW)))
+    return p, rng.uniform(-LEAN, LEAN, lanes)
 
 
 def start(p, angle):
@@ -88,7 +88,7 @@ def tangents(q, args):
     return jnp.stack([1.0, 0.0, LEG * jnp.cos(q[2])])[None]
 
 
-def hop(p, angle, tolerance):
+def hop_of(p, angle, tolerance) -> hj.Solution:
     system = MechanicalSystem(
         mass_matrix,
         effort,
@@ -98,7 +98,7 @@ def hop(p, angle, tolerance):
         friction=p[0],
         restitution=p[1],
     )
-    sol = hj.simulate(
+    return hj.simulate(
         system,
         0.0,
         END,
@@ -109,6 +109,10 @@ def hop(p, angle, tolerance):
         max_events=16,
         throw=False,
     )
+
+
+def hop(p, angle, tolerance):
+    sol = hop_of(p, angle, tolerance)
     x = jnp.concatenate(sol.x1)
     done = sol.result == hj.RESULTS.successful
     return jnp.where(done, x, jnp.nan), sol.events.count

@@ -152,7 +152,7 @@ class Pull:
 
             none = jtu.tree_map(lambda table: jnp.zeros_like(table[0]), met)
             after, carried, large, here = compute_if(
-                i >= 0, retreat, (i, carried, large, none)
+                None, retreat, (i, carried, large, none)
             )
             met = jtu.tree_map(
                 lambda table, new: lax.dynamic_update_index_in_dim(table, new, i, 0),

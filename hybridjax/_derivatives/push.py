@@ -137,7 +137,7 @@ class Push:
 
             # Not a branch with a large instant in it: that would be copied.
             after, carried, out, aside = (
-                compute_if(i < num_rows, advance, (i, carried, outs.zeros(), ()))
+                compute_if(None, advance, (i, carried, outs.zeros(), ()))
                 if self.packs
                 else advance()
             )

@@ -20,7 +20,11 @@ def compute_if(pred: Bool[Array, ""] | None, fn, otherwise: PyTree) -> PyTree:
     most or none of them touches a large array, and gives them to threads otherwise,
     which takes several times as long. A branch is a computation of its own. As a loop,
     of one iteration at most, it may even become a single kernel (docs/performance.md).
+    On GPUs each iteration of a loop waits for its condition, and kernels beside a
+    branch are launched together.
     """
+    if jax.default_backend() != "cpu":
+        return fn() if pred is None else lax.cond(pred, fn, lambda: otherwise)
     if pred is None:
         # Not a constant, or XLA would see that there is no choice.
         pred = lax.optimization_barrier(jnp.asarray(True))

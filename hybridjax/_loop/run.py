@@ -36,7 +36,7 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
 
     def body(carry):
         before, packed, table, meter = carry
-        _, row, running = before
+        _, row, _ = before
 
         def iterate():
             i, row, _ = before
@@ -47,9 +47,7 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
             return counters(i + 1, row + wrote, new), state, entry
 
         # What reads and writes the tape stays outside of it.
-        after, state, entry = compute_if(
-            running > 0, iterate, (before, packed, rows.zeros())
-        )
+        after, state, entry = compute_if(None, iterate, (before, packed, rows.zeros()))
         table = tuple(
             lax.dynamic_update_index_in_dim(buffer, value, row, 0)
             for buffer, value in zip(table, entry, strict=True)

@@ -17,6 +17,7 @@ from .._loop.results import choose, first_failure, success_if
 from .._systems.start import as_time, Start
 from .._systems.system import AbstractHybridSystem
 from ._bifurcations import Bifurcation, bifurcations_of, doubled_from
+from ._floquet import eigenvalues
 from ._results import certified, RESULTS, SUCCESS
 from ._return_map import Period, returned, Section, started
 from ._signature import Signature
@@ -326,7 +327,7 @@ def _branch(follow: _Follow, p0, x0, tangent, step, bounds, num_attempts) -> Bra
             here.point,
             here.time,
             derivative,
-            jnp.linalg.eigvals(derivative),
+            eigenvalues(derivative),
             here.normal_speed,
             new,
             reach_after,

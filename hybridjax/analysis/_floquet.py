@@ -66,8 +66,16 @@ def floquet_multipliers(factors: Float[Array, "k n n"]) -> Complex[Array, " n"]:
     below = jnp.tril(jnp.ones((n, n), bool), -1)
     eps = jnp.finfo(factors.dtype).eps
     turn = jnp.where(below & (jnp.abs(turn) < 100 * n * eps), 0, turn)
-    multipliers = jnp.linalg.eigvals(turn @ upper)
+    multipliers = eigenvalues(turn @ upper)
     return multipliers[jnp.argsort(-jnp.abs(multipliers))]
+
+
+def eigenvalues(a: Float[Array, "n n"]) -> Complex[Array, " n"]:
+    """NaN where `a` is not finite: `jnp.linalg.eigvals` of a GPU fails there, with all
+    the batch."""
+    finite = jnp.all(jnp.isfinite(a))
+    values = jnp.linalg.eigvals(jnp.where(finite, a, 0))
+    return values * jnp.where(finite, 1, jnp.nan)
 
 
 def _settled(factors, basis):

@@ -10,7 +10,7 @@ from _gymnasium import Fall, mujoco
 
 SECONDS = 1.0
 REST_SPEED = 1e-3  # m/s, of hybridjax; else feet that creep make a fall stiff
-MAX_STEPS, MAX_EVENTS = 4096, 256
+MAX_STEPS, MAX_EVENTS = 4096, 1024
 
 
 class Engine(NamedTuple):

@@ -161,17 +161,17 @@ class Push:
         inner = before.fired & fired & (row.dt == 0)
         more = fired & ~last & (next_.event >= 0) & (next_.dt == 0)
         several = (inner | more | row.shared) & self.corners
+        alone = fired & ~several
         place = _Place(
             inner=inner,
             more=more,
             at_start=(i == 0) & (row.dt == 0),
             shared=row.shared,
-            alone=fired & ~several & self.one_place,
+            alone=alone & self.one_place,
         )
         dx_pre, dt_event = self.flow(row, before.dx), jnp.zeros_like(before.dt)
         dx, dt_last, seen, instant = dx_pre, before.dt, before.seen, before.instant
         if self.system.n_guards > 0 and not self.one_place:
-            alone = fired & ~several
             dx, dt_event = cond_any(
                 alone,
                 lambda: where(
@@ -322,9 +322,10 @@ class Push:
         return lax.while_loop(lambda carry: carry[0], once, init)[1]
 
     def together(self, row: Row, place: _Place, dx, dt_last, seen, successor, instant):
-        """Tangents before and after an event that shares its instant with others, of
-        the time of the last event, and of its time; and the guards `seen` until then.
-        `successor` is the recorded state and mode after it."""
+        """Tangents before and after an event that shares its instant with others, or is
+        a corner of one, `alone`; of the time of the last event, and of its time; and
+        the guards `seen` until then. `successor` is the recorded state and mode after
+        it."""
         j = jnp.maximum(row.event, 0)
         seen, _ = self.seen_before(row, place, seen)
         if self.packs:

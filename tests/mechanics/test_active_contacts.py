@@ -1,5 +1,7 @@
 """The search for active contacts."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,15 +15,18 @@ from hybridjax.mechanics._contacts.tangential import unit
 def test_impacts_of_five_contacts(freedom, friction):
     # Of bodies at random: laws of impact with friction, for which a solution exists.
     # With fewer degrees of freedom than rows, not every choice has unique impulses.
-    n, problems = 5, 400
+    n, problems = 5, 200
     rng = np.random.default_rng(0)
     J = rng.normal(size=(problems, 2 * n, freedom))
     c = np.einsum("kij,kj->ki", J, rng.normal(size=(problems, freedom)))
     mu = friction * np.abs(rng.normal(size=(problems, n)))
     active, f, unsolved = jax.vmap(_search)(J @ J.swapaxes(1, 2), c, mu)
     stuck = active.closed & active.stick
-    # Of what is left some have too much friction (Painlevé's paradox).
-    assert np.mean(unsolved.any(axis=1)) <= 0.02
+    # Some have too much friction (Painlevé's paradox).
+    has_solution = lambda k: _has_solution(J[k] @ J[k].T, c[k], mu[k])
+    lost, found = (np.flatnonzero(unsolved.any(axis=1) == is_so) for is_so in (1, 0))
+    assert len(lost) <= 0.01 * problems
+    assert not any(map(has_solution, lost)) and all(map(has_solution, found[:5]))
     moves = c + np.einsum("kij,klj,kl->ki", J, J, f)
     normal, tangential = np.split(f, 2, axis=1)
     apart, slip = np.split(moves, 2, axis=1)
@@ -37,6 +42,40 @@ def test_impacts_of_five_contacts(freedom, friction):
         ~stuck | (normal == 0) | (np.abs(slip) < small),
     ):
         assert (holds | unsolved.any(axis=1, keepdims=True)).all()
+
+
+def _has_solution(W, c, mu):
+    """Whether any choice for each contact agrees with its laws: to open, to stick, to
+    slide forward or backward."""
+    n, small = len(mu), 1e-9 * np.max(np.abs(c))
+    for choice in itertools.product((None, 0, 1, -1), repeat=n):
+        chosen = [(i, side) for i, side in enumerate(choice) if side is not None]
+        push = [W[:, i] - mu[i] * side * W[:, n + i] for i, side in chosen]
+        sticks = [n + i for i, side in chosen if side == 0]
+        rows = [i for i, _ in chosen] + sticks
+        columns = np.array(push + [W[:, row] for row in sticks]).reshape(-1, 2 * n)
+        # Pushing harder must not make the gap smaller.
+        well = all(a[i] > 0 for a, (i, _) in zip(push, chosen, strict=True))
+        f = np.linalg.lstsq(columns[:, rows].T, -c[rows], rcond=1e-11)[0]
+        moves = c + f @ columns
+        normal, drag = (
+            f[: len(chosen)],
+            dict(zip(sticks, f[len(chosen) :], strict=True)),
+        )
+        holds = [
+            np.abs(moves[rows]) <= 1e2 * small,
+            moves[:n] >= -1e2 * small,
+            normal >= -small,
+            [
+                abs(drag[n + i]) <= mu[i] * p + small
+                if side == 0
+                else moves[n + i] * side >= -small
+                for (i, side), p in zip(chosen, normal, strict=True)
+            ],
+        ]
+        if well and all(np.all(a) for a in holds):
+            return True
+    return False
 
 
 @pytest.mark.parametrize("directions", [1, 2])

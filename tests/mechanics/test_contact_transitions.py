@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax import models
-from hybridjax.mechanics import ContactMode
+from hybridjax.mechanics import ContactMode, MechanicalSystem
 
 from ..helpers import error
 
@@ -368,3 +368,35 @@ def test_one_sided_differences(table):
         # What is left is of second order in the distance.
         extrapolated, linear = (2 * a[k, :, 1] - a[k, :, 0] for a in (got, want))
         assert error(extrapolated, linear) < 1e-5, name
+
+
+def test_what_lifts_off_is_pushed_back():
+    # A rod is pulled up when one of its ends lands, and pushes down the other one,
+    # which begins to lift off there. Hit in turn, both would come to rest in impacts
+    # without end.
+    def final(parameters):
+        speed, force = parameters
+        rod = MechanicalSystem(
+            lambda q, args: jnp.array([1.0, 1 / 3]),
+            lambda t, q, v, args: jnp.stack([force, 0 * force]),
+            lambda q, args: jnp.stack([q[0] - q[1], q[0] + q[1]]),
+            2,
+        )
+        sol = hj.simulate(
+            rod,
+            0.0,
+            1.0,
+            (jnp.zeros(2), jnp.stack([-speed / 2, -speed / 2])),
+            jnp.array([ContactMode.LIFTING, ContactMode.FREE]),
+            max_events=16,
+            throw=False,
+        )
+        x = jnp.concatenate(sol.x1)
+        return x[0] + x[2], (x, sol.result, sol.events.count)
+
+    program = jax.jit(jax.value_and_grad(final, has_aux=True))
+    for speed, force in ((0.5, 2.0), (1.0, 0.3), (3.0, 2.0)):
+        (_, (x, result, count)), gradient = program(jnp.array([speed, force]))
+        assert result == hj.RESULTS.successful and count == 1
+        np.testing.assert_allclose(x, [force / 2, 0, force, 0], atol=1e-12)
+        np.testing.assert_allclose(gradient, [0, 1.5], atol=1e-12)

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
@@ -41,7 +41,8 @@ def find_active(
     within its friction cone, and one that begins to slide must move against its
     friction. Contacts that do not are changed, one at a time: the first one, as in
     Murty's least-index method. In space, they begin from a good guess, and directions
-    of slip are found for each attempt.
+    of slip are found for each attempt. Where that leads nowhere, as it may with
+    friction, and contacts are few, all that they can do is tried.
 
     One whose static friction has no limit leaves its cone where it would pull, and so
     with a tangential force: it opens, or slides, if without that force it would sink.
@@ -82,9 +83,12 @@ def find_active(
     members = guess.closed
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not in_space(c.shape[0], n) else 2 * many + 4
+    guesses = _ATTEMPTS * limit
+    choices = _Choices.of(guess, resting, members & ~known)
 
     def faults(active: Active, i):
-        attempt = i % limit
+        # The tolerance of the first attempt, but nothing is the first one there.
+        attempt = jnp.where(i < guesses, i % limit, 1)
         # Where contacts are redundant, what is left of errors can go round in circles:
         # the longer it takes, the less is demanded.
         tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * attempt.astype(c.dtype) / limit)
@@ -97,6 +101,8 @@ def find_active(
         pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
         pulls = pulls | (released & closed & (attempt == 0))
+        if tangential:
+            pulls = pulls | ill_posed(W, active, friction)
         normal = (pulls | sinks) & ~known & ~held
         if not tangential:
             return normal, jnp.zeros_like(normal), active.direction, moves
@@ -111,7 +117,7 @@ def find_active(
 
     def cond(carry):
         i, _, unsolved, _ = carry
-        return (i < _ATTEMPTS * limit) & unsolved.any()
+        return (i < guesses + choices.count) & unsolved.any()
 
     def body(carry):
         i, active, _, slow = carry
@@ -125,6 +131,9 @@ def find_active(
         begins = (number > 0) & (i % limit == 0) & ~last
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = jtu.tree_map(lambda a, g: jnp.where(begins, g, a), active, opened)
+        choice = choices.take(i - guesses, held)
+        tries = (i >= guesses) & ~last
+        active = jtu.tree_map(lambda a, c: jnp.where(tries, c, a), active, choice)
         active = sliding_directions(W, c, active, resting | known, friction)
         normal, tangent, direction, moves = faults(active, i)
         bad = (normal & ~slow) | tangent
@@ -157,3 +166,40 @@ def find_active(
 
 # Multiples of a number are in another order, by their rest.
 _ATTEMPTS, _PRIME = 6, 1009
+
+
+class _Choices(eqx.Module):
+    """All that contacts can do: one that rests has four choices, to open, to stick, and
+    to slide to either side; another one two, to open and to slide on."""
+
+    guess: Active
+    resting: Bool[Array, " n"]
+    free: Bool[Array, " n"]
+    place: Int[Array, " n"]  # of the first bit that is a contact's
+    count: Int[Array, ""]  # zero if there are too many
+
+    @classmethod
+    def of(cls, guess: Active, resting, free) -> "_Choices":
+        bits = jnp.where(free, jnp.where(resting, 2, 1), 0)
+        up_to = jnp.cumsum(bits)
+        all_bits = up_to[-1]
+        count = jnp.where(all_bits <= _MOST_BITS, 1 << jnp.minimum(all_bits, 30), 0)
+        return cls(guess, resting, free, jnp.minimum(up_to - bits, 30), count)
+
+    def take(self, index: Int[Array, ""], held) -> Active:
+        """The choice with this index, from zero to `count`."""
+        guess, free, rests = self.guess, self.free, self.free & self.resting
+        own = (jnp.maximum(index, 0) >> self.place) & jnp.where(rests, 3, 1)
+        direction = guess.direction
+        if direction.shape == own.shape:  # Those in space are sought, from any.
+            side = jnp.where(own == 2, 1, -1).astype(direction.dtype)
+            direction = jnp.where(rests & (own >= 2), side, direction)
+        return Active(
+            closed=jnp.where(free & ~held, own > 0, guess.closed),
+            stick=jnp.where(free, rests & (own == 1), guess.stick),
+            direction=direction,
+        )
+
+
+# A thousand choices: five contacts that rest.
+_MOST_BITS = 10

@@ -27,7 +27,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     stays, held, least = comes_to_rest(system, p, hit, e)
     e = jnp.where(stays, 0, e)
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
-    closed = is_closed(mode) | hit
+    closed = is_closed(mode) | hit | _lifts_off(p, mode)
     can_stick = closed & ~slick(system)
     tangential = p.velocity[n:] if system.tangents is not None else approach
     guess = Active(closed, can_stick, unit(tangential, n))
@@ -65,6 +65,14 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     parts = others.any() | opens.any()
     q = jnp.where(parts, q + closing(system, q, p, guess), q)
     return q, v, active, unsolved
+
+
+def _lifts_off(p: Point, mode) -> Bool[Array, " n_contacts"]:
+    """Contacts that begin to lift off in this instant, and may be pushed back.
+
+    Two of them would be hit in turn, each while the other one lifts off, forever.
+    """
+    return (mode == ContactMode.LIFTING) & (jnp.abs(p.gap) <= _near(p))
 
 
 def comes_to_rest(
@@ -111,10 +119,15 @@ def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
     n, closed = hit.shape[0], is_closed(mode)
     # As far from the surface as the closed ones, on which they depend.
     drift = jnp.max(jnp.where(closed | hit, jnp.abs(p.gap), 0))
-    near = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length) + _DRIFT * drift
+    near = _near(p) + _DRIFT * drift
     lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
     lands = (lands & (p.velocity[:n] < 0)) | hit
     return lands & are_redundant(p.W[:n, :n], lands | closed)
+
+
+def _near(p: Point):
+    """How far from its surface a contact may be that is there, up to rounding."""
+    return jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
 
 
 # Of redundant contacts, how far one may be from its surface: in relation to others.

@@ -1,15 +1,15 @@
-"""Does the flow jump, where several events share an instant?"""
+"""Is there a derivative? Not where the flow jumps, for events share an instant."""
 
 import equinox.internal as eqxi
 import jax.lax as lax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, Bool, PyTree
 
 from .._jax.branch import cond_any, where
-from .._loop.tape import Tape
+from .._loop.tape import Row, Tape
 from .._systems.flat import FlatSystem
 from .passage import pass_in_order, same_outcome
+from .recording import Rows
 from .ties import generic, Ties
 
 
@@ -18,30 +18,23 @@ from .ties import generic, Ties
 _MAX_ORDERS = 8
 
 
-def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Array, ""]:
-    """Does the outcome of some instant with several events depend on their order, as
-    far as that is one of states and of those leaves of the system that are not `None`
-    in `moves`?
+def is_differentiable(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Array, ""]:
+    """Does each event cross its guard, and the outcome of no instant with several
+    events depend on their order, as far as that is one of states and of those leaves of
+    the system that are not `None` in `moves`?
 
     Tried are the reverse order, and each guard first (or some of them, of many). A
     tangent that takes yet another order is checked when it does.
     """
     n_guards = system.n_guards
-    if n_guards < 2:
-        return jnp.asarray(False)
-    leads = tape.leads
+    rows, num_rows = Rows(tape, twice=False), eqxi.unvmap_max(tape.num_rows)
     ascending = jnp.arange(n_guards, dtype=jnp.int32)
     tries = min(n_guards, _MAX_ORDERS)
 
-    def differs(i):
-        at = lambda buffer: lax.dynamic_index_in_dim(buffer, i, keepdims=False)
-        t, x, mode = (
-            at(tape.t) + at(tape.dt),
-            at(tape.x_pre),
-            jtu.tree_map(at, tape.mode),
-        )
-        members = tape.cluster(system, at(tape.t), at(tape.dt), at(tape.x), mode)
-        begins = ascending == at(tape.event)
+    def differs(row: Row, leads):
+        t, x, mode = row.t + row.dt, row.x_pre, row.mode
+        members = tape.cluster(system, row.t, row.dt, row.x, mode)
+        begins = ascending == row.event
         tied = Ties(generic(system, t, x, moves), begins)
 
         def outcome(priority):
@@ -54,7 +47,7 @@ def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arra
                 tied,
                 tape.guard_set_tol,
                 tape.same_time,
-                at(leads),
+                leads,
                 members,
             )
             allowed = passage.reach.allowed(tape.corner_tol)
@@ -72,20 +65,22 @@ def is_discontinuous(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arra
             return reference, differs | ~same
 
         init = ((x, mode, jnp.zeros_like(x)), jnp.asarray(False))
-        return at(leads) & lax.fori_loop(0, tries + 1, try_one, init)[1]
+        return leads & lax.fori_loop(0, tries + 1, try_one, init)[1]
 
-    def any_differs():
-        def body(carry):
-            i, found = carry
-            found = found | cond_any(
-                leads[i],
-                lambda: differs(i),
-                lambda: jnp.asarray(False),
+    def body(carry):
+        i, exists, fired = carry
+        row, next_ = rows.unpack_pair(rows.read_pair(i))
+        inner, fired = row.inner(fired), row.event >= 0
+        exists = exists & ~row.turns
+        # One guard has one order only.
+        if n_guards > 1:
+            more = next_.inner(fired) & (i + 1 < num_rows)
+            leads = fired & ~inner & (row.shared | more)
+            exists = exists & ~cond_any(
+                leads, lambda: differs(row, leads), lambda: jnp.asarray(False)
             )
-            return i + 1, found
+        return i + 1, exists, fired
 
-        num_rows = eqxi.unvmap_max(tape.num_rows)
-        init = (jnp.asarray(0, jnp.int32), jnp.asarray(False))
-        return lax.while_loop(lambda c: c[0] < num_rows, body, init)[1]
-
-    return cond_any(leads.any(), any_differs, lambda: jnp.asarray(False))
+    true = jnp.asarray(True)
+    init = (jnp.asarray(0, jnp.int32), true, ~true)
+    return lax.while_loop(lambda c: c[0] < num_rows, body, init)[1]

@@ -81,7 +81,6 @@ class Push:
         self.system, self.tape = recording.system, recording.tape
         # One guard has one order only: its events in one instant are a sequence.
         self.corners = self.system.n_guards > 1 and not twice
-        self.scale = scale_of((inputs.x0, inputs.t0), inputs.system, recording.system)
         self.instants = Packer(self.no_instant())
         self.packs = self.instants.sizes()[0][0] <= _PACKED
         # Large jumps are differentiated in one place: a single event is a corner, too.
@@ -113,12 +112,21 @@ class Push:
         tape = self.tape
         num_rows = eqxi.unvmap_max(tape.num_rows)
         rows, outs = Rows(tape, self.twice), Packer((dx0, dx0, dt0))
-        fired = later_zero(tape.num_rows) < 0
         instant, aside = (), self.no_instant()
         if self.packs:
-            instant, aside = self.instants.pack(aside), ()
+            # Nobody reads it before there is one.
+            instant, aside = self.instants.zeros(), ()
+        never = later_zero(tape.num_rows) < 0
+
+        def later(tree):
+            arrays, static = eqx.partition(tree, eqx.is_array)
+            select = lambda a: lax.select(never, jnp.zeros_like(a), a)
+            return eqx.combine(jtu.tree_map(select, arrays), static)
+
+        given: Inputs = later(self.inputs)
+        self.scale = scale_of((given.x0, given.t0), given.system, later(self.system))
         seen = jnp.zeros((self.system.n_guards,), jnp.int32)
-        start = _Carry(dx0, dt0, fired, seen, instant)
+        start = _Carry(*later((dx0, dt0)), never, seen, instant)
         carries = Packer(start)
 
         def body(carry):
@@ -157,9 +165,7 @@ class Push:
     def advance(self, i, row: Row, next_: Row, before: _Carry):
         """Through one row."""
         last, fired = i + 1 >= self.tape.num_rows, row.event >= 0
-        # Two events in rows that follow each other, with no flow between them.
-        inner = before.fired & fired & (row.dt == 0)
-        more = fired & ~last & (next_.event >= 0) & (next_.dt == 0)
+        inner, more = row.inner(before.fired), next_.inner(fired) & ~last
         several = (inner | more | row.shared) & self.corners
         alone = fired & ~several
         place = _Place(
@@ -243,7 +249,7 @@ class Push:
         # What lanes without an event compute here is thrown away.
         here = t, row.x_pre, row.mode, row.event
         t, x, mode, event = of_a_lane_that(row.event >= 0, here)
-        tangents = event_tangent(
+        return event_tangent(
             self.system,
             t,
             x,
@@ -253,7 +259,6 @@ class Push:
             row.inside,
             place.at_start | place.inner,
         )
-        return jtu.tree_map(lambda d: jnp.where(_turns(row), jnp.nan, d), tangents)
 
     def no_instant(self):
         """What `instant` is before there is any, if there can be."""
@@ -354,15 +359,6 @@ class Push:
         same = place.leads & (c.count == 1) & (c.guard_count[j] == 1)
         dx_after = jnp.where(place.leads, c.dx, dx)
         dx_after = jnp.where(differs & ~same & ~place.more, jnp.nan, dx_after)
-        turns = place.alone & _turns(row)
-        dx_after, dt = (jnp.where(turns, jnp.nan, d) for d in (dx_after, dt))
         dt_last = jnp.where(place.leads, c.dt, dt_last)
         seen = seen + (jnp.arange(seen.size) == j)
         return dx_pre, dx_after, dt_last, dt, seen
-
-
-def _turns(row: Row):
-    """Is the guard of an event at rest where it is zero? The rule divides by the rate.
-    Where that is zero, what it says may be zero too, and would pass for a derivative
-    that exists."""
-    return ~row.inside & (row.rate == 0)

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 
 from .._events.project import Project
+from .._jax.branch import cond_any
 from .._jax.convert import convert
 from .._jax.tie import tie
 from .._loop.landing import LandingLoop
@@ -21,7 +22,7 @@ from .._loop.state import Settings
 from .._loop.tape import Tape
 from .._steps.method import TangentTolerance, with_gradients
 from .._systems.flat import FlatSystem
-from .continuity import is_discontinuous
+from .continuity import is_differentiable
 from .pull import Pull
 from .push import Push
 from .recording import AbstractTapeRecording, Inputs, Outputs
@@ -86,8 +87,12 @@ def traced_once(*inputs) -> Callable:
 def _tape_jvp(primals, tangents, **kwargs):
     system, settings = primals[0], kwargs["settings"]
     tape, inputs = tape_of(*primals, **kwargs), Inputs(*tangents)
-    continuous = ~is_discontinuous(system, tape, inputs.system)
-    tape = eqx.tree_at(lambda t: t.smooth, tape, continuous & tape.transversal)
+    smooth = cond_any(
+        tape.ordinary,
+        lambda: tape.smooth,
+        lambda: is_differentiable(system, tape, inputs.system),
+    )
+    tape = eqx.tree_at(lambda t: t.smooth, tape, smooth)
     recording = Recording(
         system=system,
         tape=tape,

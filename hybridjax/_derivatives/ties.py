@@ -34,8 +34,12 @@ class Ties(NamedTuple):
         first = jnp.min(jnp.where(tied, priority[None], never), axis=1)
         late = lateness(g, rate, jnp.zeros_like(self.begins))
         late = jnp.where(self.begins, -jnp.inf, late)
-        place = jnp.argsort(jnp.argsort(late))
-        return first * priority.size + place.astype(priority.dtype)
+        # Not a sort: with one, XLA does not make one function of a loop on CPUs.
+        this, other = late[:, None], late[None]
+        i, j = jnp.arange(late.size)[:, None], jnp.arange(late.size)[None]
+        before = (other < this) | ((other == this) & (j < i))
+        place = jnp.sum(before, axis=1, dtype=priority.dtype)
+        return first * priority.size + place
 
 
 def generic(system: FlatSystem, t, x, moves: PyTree) -> tuple[PyTree, Array, Array]:

@@ -25,26 +25,28 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
     no = jnp.asarray(False)
     rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32), no, no))
     # Of all lanes together, and so not in `packed`: how many iterations there were, how
-    # many rows, and whether a lane is not done.
-    counters = lambda i, row, s: jnp.stack(
-        [jnp.asarray(n, jnp.int32) for n in (i, row, eqxi.unvmap_any(~s.done))]
+    # many rows, how many of them with an event that may be special, and whether a lane
+    # is not done.
+    counters = lambda i, row, special, s: jnp.stack(
+        [jnp.asarray(n, jnp.int32) for n in (i, row, special, eqxi.unvmap_any(~s.done))]
     )
 
     def cond(carry):
-        (i, _, running), *_ = carry
+        (i, *_, running), *_ = carry
         return (i < settings.max_steps) & (running > 0)
 
     def body(carry):
         before, packed, table, meter = carry
-        _, row, _ = before
+        _, row, *_ = before
 
         def iterate():
-            i, row, _ = before
+            i, row, special, _ = before
             state, entry = loop.iterate(states, rows, packed)
             new, did = states.unpack(state), rows.unpack(entry)
             # A row in which no lane did anything is written over.
             wrote = eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
-            return counters(i + 1, row + wrote, new), state, entry
+            special = special + eqxi.unvmap_any(did.may_be_special)
+            return counters(i + 1, row + wrote, special, new), state, entry
 
         # What reads and writes the tape stays outside of it.
         after, state, entry = compute_if(None, iterate, (before, packed, rows.zeros()))
@@ -59,9 +61,9 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
 
     def begin():
         state = loop.start(x0, mode0)
-        return counters(0, 0, state), states.pack(state)
+        return counters(0, 0, 0, state), states.pack(state)
 
-    nothing = jnp.zeros((3,), jnp.int32), states.zeros()
+    nothing = jnp.zeros((4,), jnp.int32), states.zeros()
     meter = settings.progress_meter.init()
     # Not the loop as well: XLA leaves out a tape that nobody reads, but not from there.
     total, packed = compute_if(None, begin, nothing)
@@ -75,11 +77,11 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
         cond, body, (total, packed, table, meter)
     )
     settings.progress_meter.close(meter)
-    return _tape(loop, states.unpack(packed), rows.unpack(table), table, total[1])
+    return _tape(loop, states.unpack(packed), rows.unpack(table), table, total)
 
 
-def _tape(loop: AbstractLoop, state: State, recorded: Row, table, num_rows) -> Tape:
-    max_steps = loop.settings.max_steps
+def _tape(loop: AbstractLoop, state: State, recorded: Row, table, total) -> Tape:
+    max_steps, (_, num_rows, special, _) = loop.settings.max_steps, total
     t = jnp.where(jnp.arange(max_steps) < num_rows, recorded.t, jnp.inf)
     return Tape(
         table=table,
@@ -94,6 +96,7 @@ def _tape(loop: AbstractLoop, state: State, recorded: Row, table, num_rows) -> T
         shared=recorded.shared,
         t_event=t + recorded.dt,
         num_rows=num_rows,
+        ordinary=special == 0,
         t_end=state.t,
         x_end=state.x,
         mode_end=state.mode,

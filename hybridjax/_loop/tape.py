@@ -25,6 +25,23 @@ class Row(eqx.Module):
     inside: Bool[Array, ""]
     shared: Bool[Array, ""]
 
+    def inner(self, fired: Bool[Array, ""]) -> Bool[Array, ""]:
+        """Is it an event at the very instant of one in the row before, if that `fired`:
+        with no flow between them?"""
+        return fired & (self.event >= 0) & (self.dt == 0)
+
+    @property
+    def turns(self) -> Bool[Array, ""]:
+        """Is the guard of an event at rest where it is zero? The saltation rule divides
+        by its rate. Where that is zero, what the rule says may be zero too, and would
+        pass for a derivative that exists."""
+        return (self.event >= 0) & ~self.inside & (self.rate == 0)
+
+    @property
+    def may_be_special(self) -> Bool[Array, ""]:
+        """May it be one of several events in its instant, or one that `turns`?"""
+        return (self.event >= 0) & (self.shared | (self.dt == 0)) | self.turns
+
 
 class Tape(eqx.Module):
     """What a simulation did, row by row.
@@ -46,6 +63,7 @@ class Tape(eqx.Module):
     shared: Bool[Array, " rows"]
     t_event: Float[Array, " rows"]  # t + dt, the time of the event
     num_rows: Int[Array, ""]
+    ordinary: Bool[Array, ""]  # of no row in any lane of a batch `may_be_special`
     # The end of the simulation.
     t_end: Float[Array, ""]
     x_end: Float[Array, " n"]
@@ -124,11 +142,6 @@ class Tape(eqx.Module):
         # The first row is no inner one: rolling moves a False to the end.
         several = self.shared | jnp.roll(self.inner, -1)
         return self.fired & ~self.inner & several
-
-    @property
-    def transversal(self) -> Bool[Array, ""]:
-        """Does no guard come to rest where it fires, on the boundary of its set?"""
-        return ~jnp.any(self.fired & ~self.inside & (self.rate == 0))
 
     @property
     def smooth_twice(self) -> Bool[Array, ""]:

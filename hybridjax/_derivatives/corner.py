@@ -28,6 +28,20 @@ from .._systems.flat import FlatSystem
 from .passage import max_corner_events, Reach
 
 
+class Lead(eqx.Module):
+    """The beginning of an instant, as one perturbed trajectory gets there."""
+
+    t: Float[Array, ""]
+    x: Float[Array, " n"]
+    mode: PyTree
+    dx: Float[Array, " n"]  # at fixed time
+    earliest: Float[Array, ""]  # tangent of the time before which nothing can happen
+    members: Bool[Array, " n_guards"]  # which guards may fire
+    begins: Bool[Array, " n_guards"]  # the first one, as the loop took them
+    alone: Bool[Array, ""]  # does it fire once, and no other
+    inside: Bool[Array, ""]  # is it inside of its guard set, if it is alone
+
+
 class Corner(eqx.Module):
     """How one perturbed trajectory passes an instant with several events."""
 
@@ -67,22 +81,14 @@ def not_passed(system: FlatSystem, t, x, mode, dx) -> Corner:
 
 def resolve_corner(
     system: FlatSystem,
-    t,
-    x,
-    mode,
     dsystem,
-    dx,
+    lead: Lead,
+    before: Int[Array, ""],
     tol,
     same_time,
     wanted: Bool[Array, ""],
-    earliest: Float[Array, ""],
-    members: Bool[Array, " n_guards"],
-    begins: Bool[Array, " n_guards"],
-    before: Int[Array, ""],
-    alone: Bool[Array, ""],
-    inside: Bool[Array, ""],
 ) -> Corner:
-    """Passes a tangent at fixed time through all events at `(t, x)`.
+    """Passes a tangent at fixed time through all events of an instant.
 
     Repeatedly: each guard at zero would be met after the time
     `tau = -Dg (dt, dx, dsystem) / (dg/dt)`; the least `tau` comes first; the tangent
@@ -96,10 +102,11 @@ def resolve_corner(
     follow as in the loop. Only the `members` fire. Asked for is that firing of each
     guard that has so many `before` it.
 
-    With `alone` the guard that `begins` fires, once, and no other: one event, by the
-    saltation rule. It is `inside` of its guard set if it was recorded so.
+    One that is `alone` passes by the saltation rule, and is `inside` of its guard set
+    if it was recorded so.
     """
     n_guards, limit = system.n_guards, max_corner_events(system.n_guards)
+    t, begins, alone = lead.t, lead.begins, lead.alone
 
     def cond(carry):
         i, *_, unfinished = carry
@@ -111,10 +118,10 @@ def resolve_corner(
         moves = dsystem, c.dt, c.dx
         g, rate, dg = system.guard_tangents(t, c.x, c.mode, flow, moves)
         later = jnp.where(i == 0, comes_later(g, rate, tol), later)
-        firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
-        firing = firing | (alone & begins)
+        fires = fires_at_once(g, rate, instant_tol(tol, same_time, later))
+        firing = (fires & lead.members) | (alone & begins)
         fire = unfinished & any_of(firing)
-        within = jnp.where(alone, inside, is_inside(g, rate, tol))
+        within = jnp.where(alone, lead.inside, is_inside(g, rate, tol))
         tau = -dg / jnp.where(firing & ~within, rate, 1)
         rests = (c.guard_count > 0) & (rate == 0)
         among = candidates(g, rate, firing, rests, tol)
@@ -158,9 +165,9 @@ def resolve_corner(
         c, earliest = where(fire, (new, dt), (c, earliest))
         return i + 1, c, earliest, later, fire & ~alone
 
-    corner = not_passed(system, t, x, mode, dx)
-    later = jnp.zeros_like(members)
-    carry = (jnp.asarray(0, jnp.int32), corner, earliest, later, wanted)
+    corner = not_passed(system, t, lead.x, lead.mode, lead.dx)
+    later = jnp.zeros_like(lead.members)
+    carry = (jnp.asarray(0, jnp.int32), corner, lead.earliest, later, wanted)
     _, corner, *_ = lax.while_loop(cond, body, carry)
     flow = system.flow(t, corner.x, corner.mode)
     return eqx.tree_at(lambda c: c.dx, corner, corner.dx - corner.dt * flow)

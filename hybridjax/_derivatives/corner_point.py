@@ -17,7 +17,7 @@ from .._events.firing import fires_at_once, is_inside, same_time
 from .._jax.branch import where
 from .._systems.flat import FlatSystem, flatten_system
 from .._systems.start import Start
-from .corner import Corner, resolve_corner
+from .corner import Corner, Lead, resolve_corner
 from .passage import pass_in_order, Passage, same_outcome
 from .saltation import event_tangent
 from .ties import generic, Ties
@@ -104,23 +104,21 @@ def spread(point: CornerPoint, priorities):
 def resolve(point: CornerPoint, dx) -> Corner:
     """Passes a tangent, in the order that it takes."""
     system, x, _ = point.flatten()
-    return resolve_corner(
-        system,
-        point.t,
-        x,
-        point.mode,
-        jtu.tree_map(lambda _: None, system),
-        dx,
-        point.tol,
-        same_time(point.t, point.t),
-        jnp.asarray(True),
-        jnp.asarray(-jnp.inf, x.dtype),
-        jnp.ones((system.n_guards,), bool),
-        jnp.zeros((system.n_guards,), bool),
-        jnp.asarray(0, jnp.int32),
-        alone=jnp.asarray(False),
-        inside=jnp.asarray(False),
+    no, every = jnp.asarray(False), jnp.ones((system.n_guards,), bool)
+    lead = Lead(
+        t=point.t,
+        x=x,
+        mode=point.mode,
+        dx=dx,
+        earliest=jnp.asarray(-jnp.inf, x.dtype),
+        members=every,
+        begins=~every,
+        alone=no,
+        inside=no,
     )
+    nothing = jtu.tree_map(lambda _: None, system)
+    zero, tols = jnp.asarray(0, jnp.int32), (point.tol, same_time(point.t, point.t))
+    return resolve_corner(system, nothing, lead, zero, *tols, ~no)
 
 
 @eqx.filter_jit

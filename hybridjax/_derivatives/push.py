@@ -15,7 +15,7 @@ from .._jax.pack import Packer
 from .._jax.reduce import nonzero
 from .._loop.tape import Row
 from .._steps.variation import push_flow, scale_of
-from .corner import Corner, not_passed, resolve_corner
+from .corner import Corner, Lead, not_passed, resolve_corner
 from .passage import same_outcome
 from .recording import AbstractTapeRecording, Inputs, Outputs, poison, Rows
 from .saltation import event_map, event_tangent
@@ -26,22 +26,10 @@ from .saltation import event_map, event_tangent
 _PACKED = 4096
 
 
-class _Lead(eqx.Module):
-    """The beginning of an instant with several events."""
-
-    t: Array
-    x: Array
-    mode: PyTree
-    dx: Array
-    earliest: Array  # tangent of the time before which nothing can happen
-    members: Array
-    begins: Array  # the guard that was recorded first
-
-
 class _Instant(eqx.Module):
     """An instant with several events."""
 
-    lead: _Lead
+    lead: Lead
     before: Array  # of which firing of each guard is known how the tangent passes it
     corner: Corner  # that
 
@@ -118,7 +106,7 @@ class Push:
             instant, aside = self.instants.zeros(), ()
         never = later_zero(tape.num_rows) < 0
 
-        def later(tree):
+        def later(tree) -> Any:
             arrays, static = eqx.partition(tree, eqx.is_array)
             select = lambda a: lax.select(never, jnp.zeros_like(a), a)
             return eqx.combine(jtu.tree_map(select, arrays), static)
@@ -126,7 +114,8 @@ class Push:
         given: Inputs = later(self.inputs)
         self.scale = scale_of((given.x0, given.t0), given.system, later(self.system))
         seen = jnp.zeros((self.system.n_guards,), jnp.int32)
-        start = _Carry(*later((dx0, dt0)), never, seen, instant)
+        dx0, dt0 = later((dx0, dt0))
+        start = _Carry(dx0, dt0, never, seen, instant)
         carries = Packer(start)
 
         def body(carry):
@@ -267,12 +256,13 @@ class Push:
         system, tape = self.system, self.tape
         t, x, mode = tape.t_end, tape.x_end, tape.mode_end
         none = jnp.zeros((system.n_guards,), bool)
-        lead = _Lead(t, x, mode, x, t, none, none)
+        no = jnp.asarray(False)
+        lead = Lead(t, x, mode, x, t, none, none, no, no)
         before = jnp.asarray(0, jnp.int32)
         return _Instant(lead, before, not_passed(system, t, x, mode, x))
 
-    def lead(self, row: Row, place: _Place, dx, dt_last) -> _Lead:
-        return _Lead(
+    def lead(self, row: Row, place: _Place, dx, dt_last) -> Lead:
+        return Lead(
             t=row.t + row.dt,
             x=row.x_pre,
             mode=row.mode,
@@ -280,6 +270,8 @@ class Push:
             earliest=jnp.where(place.at_start, dt_last, -jnp.inf),
             members=self.tape.cluster(self.system, row.t, row.dt, row.x, row.mode),
             begins=jnp.arange(self.system.n_guards) == row.event,
+            alone=place.alone,
+            inside=row.inside,
         )
 
     def seen_before(self, row: Row, place: _Place, seen):
@@ -299,22 +291,9 @@ class Push:
         def resolve(old: _Instant) -> _Instant:
             lead: Any = self.lead(row, place, dx, dt_last)
             lead = where(place.leads, lead, old.lead)
+            tols = self.tape.guard_set_tol, self.tape.same_time
             corner = resolve_corner(
-                self.system,
-                lead.t,
-                lead.x,
-                lead.mode,
-                self.inputs.system,
-                lead.dx,
-                self.tape.guard_set_tol,
-                self.tape.same_time,
-                new,
-                lead.earliest,
-                lead.members,
-                lead.begins,
-                before,
-                alone=place.alone,
-                inside=row.inside,
+                self.system, self.inputs.system, lead, before, *tols, new
             )
             return where(new, _Instant(lead, before, corner), old)
 

@@ -3,9 +3,9 @@
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from ..._jax.branch import where
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import (
@@ -130,10 +130,9 @@ def find_active(
         tangent_first = number % 2 == 0
         begins = (number > 0) & (i % limit == 0) & ~last
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
-        active = jtu.tree_map(lambda a, g: jnp.where(begins, g, a), active, opened)
-        choice = choices.take(i - guesses, held)
+        active = where(begins, opened, active)
         tries = (i >= guesses) & ~last
-        active = jtu.tree_map(lambda a, c: jnp.where(tries, c, a), active, choice)
+        active = where(tries, choices.take(i - guesses, held), active)
         active = sliding_directions(W, c, active, resting | known, friction)
         normal, tangent, direction, moves = faults(active, i)
         bad = (normal & ~slow) | tangent
@@ -169,29 +168,32 @@ _ATTEMPTS, _PRIME = 6, 1009
 
 
 class _Choices(eqx.Module):
-    """All that contacts can do: one that rests has four choices, to open, to stick, and
-    to slide to either side; another one two, to open and to slide on."""
+    """All that contacts can do: one that rests can open, stick, or slide to either side
+    (in space: slide, in a direction that is sought); another one open or slide on."""
 
     guess: Active
     resting: Bool[Array, " n"]
     free: Bool[Array, " n"]
-    place: Int[Array, " n"]  # of the first bit that is a contact's
+    many: Int[Array, " n"]  # how many things each can do
+    stride: Int[Array, " n"]  # after how many choices it does another one
     count: Int[Array, ""]  # zero if there are too many
 
     @classmethod
     def of(cls, guess: Active, resting, free) -> "_Choices":
-        bits = jnp.where(free, jnp.where(resting, 2, 1), 0)
-        up_to = jnp.cumsum(bits)
-        all_bits = up_to[-1]
-        count = jnp.where(all_bits <= _MOST_BITS, 1 << jnp.minimum(all_bits, 30), 0)
-        return cls(guess, resting, free, jnp.minimum(up_to - bits, 30), count)
+        at_rest = 4 if guess.direction.shape == free.shape else 3
+        many = jnp.where(free, jnp.where(resting, at_rest, 2), 1)
+        # As floats, which do not overflow.
+        total = jnp.cumprod(many.astype(float))
+        count = jnp.where(total[-1] <= _MOST_CHOICES, total[-1], 0).astype(jnp.int32)
+        stride = jnp.minimum(total / many, _MOST_CHOICES).astype(jnp.int32)
+        return cls(guess, resting, free, many, stride, count)
 
     def take(self, index: Int[Array, ""], held) -> Active:
         """The choice with this index, from zero to `count`."""
         guess, free, rests = self.guess, self.free, self.free & self.resting
-        own = (jnp.maximum(index, 0) >> self.place) & jnp.where(rests, 3, 1)
+        own = (jnp.maximum(index, 0) // self.stride) % self.many
         direction = guess.direction
-        if direction.shape == own.shape:  # Those in space are sought, from any.
+        if direction.shape == own.shape:
             side = jnp.where(own == 2, 1, -1).astype(direction.dtype)
             direction = jnp.where(rests & (own >= 2), side, direction)
         return Active(
@@ -201,5 +203,5 @@ class _Choices(eqx.Module):
         )
 
 
-# A thousand choices: five contacts that rest.
-_MOST_BITS = 10
+# Of five contacts in the plane that rest, of six in space.
+_MOST_CHOICES = 1024

@@ -2,8 +2,8 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.tree_util as jtu
 
+from ..._jax.branch import where
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import Active, are_redundant, friction_limit
@@ -52,7 +52,7 @@ def transition(system, t, x, mode, event, args):
         stick=(active.stick | (here & stops)) & ~leave,
         direction=direction,
     )
-    guess = jtu.tree_map(lambda a, b: jnp.where(touches, a, b), struck, guess)
+    guess = where(touches, struck, guess)
     # With what has been computed where it was before: it has hardly moved.
     after = point(*stop_gradient((system, t, x[0], v, args)))
     settled, lost = settle(system, after, mode, guess, leave, touches, released)

@@ -6,7 +6,7 @@ import os
 
 # Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, and
 # more. (XLA ends a process that has a flag which it does not know. Options of one
-# program take the place of these: name none where they are not what is tested.)
+# program take the place of these, but for the passes.)
 _FLAGS = [
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",

@@ -167,6 +167,17 @@ def test_compiler_options(goal):
     np.testing.assert_allclose(got[1], expected[1], rtol=1e-9)
 
 
+def test_passes_that_are_disabled_already(monkeypatch):
+    mine = "--xla_disable_hlo_passes="
+    monkeypatch.setenv("XLA_FLAGS", f"{mine}algsimp --xla_a=b {mine}cse,dce --xla_c=d")
+    passes = hj.compiler_options().get("xla_disable_hlo_passes", "")
+    if jax.default_backend() == "cpu":
+        # As for XLA, the last one counts.
+        assert passes.split(",")[:2] == ["cse", "dce"]
+        assert "while-loop-invariant-code-motion" in passes.split(",")
+        assert "algsimp" not in passes
+
+
 def test_compiler_options_that_do_not_exist():
     with pytest.raises(ValueError, match="`goal` must be one of.*'fast_to_compile'"):
         hj.compiler_options("fast")  # pyright: ignore

@@ -1,6 +1,8 @@
 """What to tell XLA, so that programs compile sooner."""
 
 import functools
+import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -16,11 +18,11 @@ from .tracing import nans_allowed
 # Only for CPUs: there these take a third to a half of the time to compile. The passes
 # look for work to move into loops and out of them, again and again. (Without another,
 # `simplify-while-loops`, tapes that nobody reads would be written.)
+_DISABLE = "xla_disable_hlo_passes"
 _PASSES = "while-loop-invariant-code-motion,while-loop-constant-sinking"
 _SAME_SPEED = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_llvm_disable_expensive_passes": True,
-    "xla_disable_hlo_passes": _PASSES,
 }
 _SLOWER = _SAME_SPEED | {"xla_backend_optimization_level": 0}
 
@@ -51,7 +53,8 @@ def compiler_options(
     **Returns:**
 
     A dictionary of those options that the installed version of XLA knows. (They are no
-    stable part of JAX.) Results differ by rounding.
+    stable part of JAX.) Passes that `XLA_FLAGS` disables stay disabled. Results differ
+    by rounding.
 
     **Raises:**
 
@@ -64,10 +67,16 @@ def compiler_options(
         )
     if jax.default_backend() != "cpu":
         return {}
+    options = goals[goal] | {_DISABLE: ",".join([*_disabled_passes(), _PASSES])}
     # All at once: most versions know all of them.
-    if _are_known(*goals[goal].items()):
-        return dict(goals[goal])
-    return {name: v for name, v in goals[goal].items() if _are_known((name, v))}
+    if _are_known(*options.items()):
+        return options
+    return {name: v for name, v in options.items() if _are_known((name, v))}
+
+
+def _disabled_passes() -> list[str]:
+    """Those of the environment: an option of a program takes the place of a flag."""
+    return re.findall(rf"--{_DISABLE}=(\S+)", os.environ.get("XLA_FLAGS", ""))[-1:]
 
 
 @functools.cache

@@ -107,9 +107,10 @@ class Push:
         never = later_zero(tape.num_rows) < 0
 
         def later(tree) -> Any:
-            arrays, static = eqx.partition(tree, eqx.is_array)
+            """Not ready before the tape."""
+            floats, others = eqx.partition(tree, eqx.is_inexact_array)
             select = lambda a: lax.select(never, jnp.zeros_like(a), a)
-            return eqx.combine(jtu.tree_map(select, arrays), static)
+            return eqx.combine(jtu.tree_map(select, floats), others)
 
         given: Inputs = later(self.inputs)
         self.scale = scale_of((given.x0, given.t0), given.system, later(self.system))

@@ -88,9 +88,9 @@ def _tape_jvp(primals, tangents, **kwargs):
     system, settings = primals[0], kwargs["settings"]
     tape, inputs = tape_of(*primals, **kwargs), Inputs(*tangents)
     smooth = cond_any(
-        tape.ordinary,
-        lambda: tape.smooth,
+        ~tape.ordinary,
         lambda: is_differentiable(system, tape, inputs.system),
+        lambda: tape.smooth,
     )
     tape = eqx.tree_at(lambda t: t.smooth, tape, smooth)
     recording = Recording(

@@ -15,10 +15,10 @@ from jax.extend.core import get_opaque_trace_state
 from .tracing import nans_allowed
 
 
+_DISABLE = "xla_disable_hlo_passes"
 # Only for CPUs: there these take a third to a half of the time to compile. The passes
 # look for work to move into loops and out of them, again and again. (Without another,
 # `simplify-while-loops`, tapes that nobody reads would be written.)
-_DISABLE = "xla_disable_hlo_passes"
 _PASSES = "while-loop-invariant-code-motion,while-loop-constant-sinking"
 _SAME_SPEED = {
     "xla_cpu_use_fusion_emitters": False,

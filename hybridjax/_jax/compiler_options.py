@@ -76,7 +76,7 @@ def compiler_options(
 
 def _disabled_passes() -> list[str]:
     """Those of the environment: an option of a program takes the place of a flag."""
-    return re.findall(rf"--{_DISABLE}=(\S+)", os.environ.get("XLA_FLAGS", ""))[-1:]
+    return re.findall(rf"--{_DISABLE}=(\S+)", os.environ.get("XLA_FLAGS", ""))
 
 
 @functools.cache

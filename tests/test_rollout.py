@@ -19,6 +19,12 @@ from jax.sharding import AxisType
 from .helpers import same_rounding
 
 
+# `tests.flags` makes eight devices of a CPU.
+on_cpus = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="The devices are those of a CPU."
+)
+
+
 def _mesh():
     return jax.make_mesh((jax.device_count(),), ("lanes",))
 
@@ -85,6 +91,7 @@ _each = [
 ]
 
 
+@on_cpus
 @pytest.mark.parametrize("name", _each)
 def test_equal_to_vmap(name):
     assert jax.device_count() == 8
@@ -98,6 +105,7 @@ def test_equal_to_vmap(name):
     assert len(set(out["count"].tolist())) > 1
 
 
+@on_cpus
 def test_devices_do_not_wait_for_each_other():
     fn = jax.jit(lambda q: hj.rollout(_lane(0.8), q, mesh=_mesh()))
     heights = jnp.linspace(0.5, 1.5, 16)
@@ -108,6 +116,7 @@ def test_devices_do_not_wait_for_each_other():
     assert len(out.sharding.device_set) == 8
 
 
+@on_cpus
 def test_which_devices():
     # All CPUs, unless something else was said; not more than there are lanes.
     devices = lambda out: len(out.sharding.device_set)
@@ -120,6 +129,7 @@ def test_which_devices():
         assert fn(np.asarray(_HEIGHTS)).sharding.device_set == {first}
 
 
+@on_cpus
 def test_progress_meter(capfd):
     meter = dfx.TextProgressMeter(minimum_increase=0.01)
     out = hj.rollout(

@@ -88,13 +88,13 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     - `rest_speed`: a contact that would leave its surface no faster than this, in
         units of the gap per unit of time, stays there, if $e < 1$ and what is applied
         would press it back. So impacts that accumulate come to an end. And a closed one
-        that is opened so slowly, by the impact of another, stays closed, without an
-        impulse of its friction. `None`: where it would not rise by more than a
-        hundredth of the absolute tolerance of the step size controller, or by a few
-        rounding errors of its place if that is more. With 0 a simulation in which they
-        accumulate ends with `zeno`. In space, a slide no faster than this is at its
-        end, too (by default: a tenth of that speed), and one that begins so slowly has
-        the direction of what drives it.
+        that is opened so slowly, by the impact of another, stays closed: without an
+        impulse of its friction, or sticking, if it stuck. `None`: where it would not
+        rise by more than a hundredth of the absolute tolerance of the step size
+        controller, or by a few rounding errors of its place if that is more. With 0 a
+        simulation in which they accumulate ends with `zeno`. In space, a slide no
+        faster than this is at its end, too (by default: a tenth of that speed), and one
+        that begins so slowly has the direction of what drives it.
     - `surface`: callable `(t, args) -> s`, of shape `(n_contacts,)`: how far the
         surfaces are displaced along the gaps (a paddle). `None` means that they are at
         rest.
@@ -322,7 +322,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, *_ = forces_of(self, p, active_in(self, p, mode))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         if in_space(forces.shape[0], n):
@@ -336,7 +336,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, *_ = forces_of(self, p, active_in(self, p, mode))
         free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
         return (free + dot(by_contacts, forces)).astype(q.dtype)
 

@@ -1,5 +1,6 @@
 """The search for active contacts."""
 
+import functools
 import itertools
 
 import jax
@@ -7,7 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hybridjax.mechanics._contacts.active_contacts import find_active
-from hybridjax.mechanics._contacts.complementarity import Active, contact_forces
+from hybridjax.mechanics._contacts.complementarity import (
+    Active,
+    contact_forces,
+    contact_forces_and_posedness,
+)
 from hybridjax.mechanics._contacts.tangential import unit
 
 
@@ -54,8 +59,18 @@ def _has_solution(W, c, mu):
         sticks = [n + i for i, side in chosen if side == 0]
         rows = [i for i, _ in chosen] + sticks
         columns = np.array(push + [W[:, row] for row in sticks]).reshape(-1, 2 * n)
-        # Pushing harder must not make the gap smaller.
-        well = all(a[i] > 0 for a, (i, _) in zip(push, chosen, strict=True))
+        # Pushing harder must not make the gap smaller, while others stay closed; or by
+        # itself, where these leave it no motion.
+        square = columns[:, rows]
+        regular = np.linalg.matrix_rank(square, rtol=1e-6) == len(rows)
+        held = np.diagonal(np.linalg.inv(square)) if regular else [1] * len(rows)
+        alone = [1 if regular else a[i] for a, (i, _) in zip(push, chosen, strict=True)]
+        well = all(
+            side == 0 or (by_others > 0 and by_itself > 0)
+            for (_, side), by_others, by_itself in zip(
+                chosen, held, alone, strict=False
+            )
+        )
         f = np.linalg.lstsq(columns[:, rows].T, -c[rows], rcond=1e-11)[0]
         moves = c + f @ columns
         normal, drag = (
@@ -96,8 +111,93 @@ def test_what_is_held_back_has_no_friction(directions):
         np.testing.assert_allclose(size, 0.1 * normal[1], rtol=1e-12)
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+def test_what_is_held_back_clings(directions):
+    # The same, but the first one stuck before, and is not to begin to slip for that;
+    # nor is it where all are held.
+    W = np.eye(2 + 2 * directions)
+    W[0, 1] = W[1, 0] = 0.01
+    c = np.concatenate([[0.0, -1.0], [0.3, 0.2] * directions])
+    clings = np.array([True, False])
+    for least, held in ((0.02, False), (-jnp.inf, True)):
+        active, forces, unsolved = _search(W, c, np.full(2, 0.1), least, clings, held)
+        assert not unsolved.any() and active.closed.all()
+        normal, tangential = forces[:2], forces[2:].reshape(directions, 2)
+        pull = -0.01 / (1 - 1e-4)
+        np.testing.assert_allclose(normal, [pull, 1 - 0.01 * pull], rtol=1e-12)
+        np.testing.assert_allclose(tangential[:, 0], -0.3, rtol=1e-12)
+        size = np.linalg.norm(tangential[:, 1])
+        np.testing.assert_allclose(size, 0.1 * normal[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize(
+    "stop, mu, forces, closed",
+    [
+        # By itself the foot would come nearer where it pushes harder.
+        ([1.0, 1.0], 1.5, [1.0, 2.0], [True, True]),
+        # Only with the stop it would: of two solutions the other one is found.
+        ([-2.0, 1.0], 0.5, [1.0, 1.0], [False, True]),
+    ],
+)
+def test_friction_beside_a_stop(directions, stop, mu, forces, closed):
+    # A foot that slides, and a stop without friction.
+    J = np.zeros((2 + 2 * directions, 4))
+    J[0, 0], J[1, :2], J[2, :2] = 1, stop, 1
+    J[4:, 2:] = np.eye(2)[: J[4:].shape[0]]
+    W, mu = J @ J.T, np.array([mu, 0.0])
+    push = W[:, :2] - mu * W[:, 2:4]
+    alone, both = push[0, 0], np.linalg.det(push[:2])
+    assert (alone > 0) != (both / push[1, 1] > 0)
+    none = jnp.zeros((2,), bool)
+    guess = Active(~none, none, jnp.zeros((2 * directions,)).at[0].set(1.0))
+    search = jax.jit(functools.partial(find_active, exact=0.6))
+    active, unsolved = search(
+        *(W, -push @ np.array(forces), jnp.asarray(4.0), guess),
+        *(none, none, jnp.asarray(False), none, mu, mu),
+    )
+    assert not unsolved.any()
+    np.testing.assert_array_equal(active.closed, closed)
+
+
+def test_posedness():
+    # Of one that slides beside one that sticks and a stop, as it changes sign; of those
+    # it is judged by itself if their rows are the same.
+    rng = np.random.default_rng(0)
+    J, dJ = rng.normal(size=(2, 6, 5))
+    mu, active = np.array([0.8, 0.5, 0.0]), np.array([True, True, True])
+    active = Active(
+        jnp.asarray(active), jnp.array([False, True, False]), jnp.array([1.0, 1.0, 1.0])
+    )
+
+    def posedness(s, J):
+        rows = J + s * dJ
+        return contact_forces_and_posedness(rows @ rows.T, jnp.zeros(6), active, mu)[1]
+
+    def expected(s):
+        rows = J + s * dJ
+        W = rows @ rows.T
+        push = np.stack([W[:, 0] - mu[0] * W[:, 3], W[:, 1], W[:, 2], W[:, 4]], axis=1)
+        held = W[0, 0] * np.linalg.inv(push[[0, 1, 2, 4]])[0, 0]
+        return 2 * held / (1 + held**2)
+
+    run = jax.jit(lambda s, J: jax.jvp(lambda s: posedness(s, J), (s,), (1.0,)))
+    signs, h = set(), 1e-5
+    for s in np.linspace(-2, 2, 21):
+        got, slope = run(s, J)
+        np.testing.assert_allclose(got, [expected(s), 1, 1], rtol=1e-6, atol=1e-8)
+        if got[0] == min(got):
+            difference = (expected(s + h) - expected(s - h)) / (2 * h)
+            np.testing.assert_allclose(slope[0], difference, rtol=1e-4, atol=1e-6)
+        signs.add(np.sign(got[0]))
+    assert signs == {-1, 1}
+    J[1], J[4], dJ[:] = J[0], J[3], 0
+    (got, _), W = run(0.0, J), J @ J.T
+    np.testing.assert_allclose(got[0], 1 - mu[0] * W[0, 3] / W[0, 0], rtol=1e-12)
+
+
 @jax.jit
-def _search(W, c, mu, least=-jnp.inf):
+def _search(W, c, mu, least=-jnp.inf, clings=False, held=False):
     every = jnp.ones(mu.shape, bool)
     guess = Active(every, every, unit(c[mu.size :], mu.size))
     active, unsolved = find_active(
@@ -107,11 +207,12 @@ def _search(W, c, mu, least=-jnp.inf):
         guess,
         every,
         ~every,
-        jnp.asarray(False),
+        jnp.asarray(held),
         ~every,
         mu,
         mu,
         exact=0.45,
         least=least,
+        clings=every & clings,
     )
     return active, contact_forces(W, c, active, mu), unsolved

@@ -400,3 +400,32 @@ def test_what_lifts_off_is_pushed_back():
         assert result == hj.RESULTS.successful and count == 1
         np.testing.assert_allclose(x, [force / 2, 0, force, 0], atol=1e-12)
         np.testing.assert_allclose(gradient, [0, 1.5], atol=1e-12)
+
+
+def test_twins_slip_together():
+    # Two feet at one place, which have drifted below ground and are raised again: one
+    # slips, as far as it can beside one that sticks, and that one leaves its cone. They
+    # took turns, as the cone is larger without the drift.
+    g, mu, rate = 9.81, 0.5, 5.0
+    block = MechanicalSystem(
+        lambda q, args: jnp.eye(2),
+        lambda t, q, v, pull: jnp.stack([pull, -g]),
+        lambda q, args: jnp.stack([q[1], q[1]]),
+        2,
+        tangents=lambda q, args: jnp.array([[1.0, 0.0], [1.0, 0.0]]),
+        friction=mu,
+        stabilization=rate,
+    )
+    x = jnp.array([0.0, -4e-5]), jnp.array([0.0, 3.6e-4])
+    press = g - 2 * rate * x[1][1] - rate**2 * x[0][1]
+    assert press < g
+    slipping = int(ContactMode.SLIPPING_FORWARD), int(ContactMode.SLIPPING_BACKWARD)
+    t = jnp.zeros(())
+    jump = jax.jit(lambda pull, mode, event: block.jump(t, x, mode, event, pull)[1])
+    for side, mode in zip((1, -1), slipping, strict=True):
+        for first in (0, 1):
+            before = jnp.full((2,), mode).at[first].set(int(ContactMode.STICKING))
+            event = first + (4 if side > 0 else 2)
+            for share in (0.25, 0.75, 1.25):
+                after = jump(side * mu * (press + share * (g - press)), before, event)
+                np.testing.assert_array_equal(after, mode)

@@ -464,7 +464,7 @@ def test_a_box_comes_to_rest():
     thrown = [[0.5, 0.2, 0.0, 0.5, -0.5, 1.0], [-0.3, 0.4, 0.0, 0.3, 0.4, -2.0]]
     for v in thrown:
         x0 = (np.array([0.0, 0.0, 0.25, *_upright]), np.array(v))
-        x1, mode, result, log = _on_feet(sides * _feet, inertia, 0.4, x0, 3.0)
+        x1, mode, result, log = _on_feet(sides * _feet, inertia, 0.4, x0, 2.0)
         assert result == hj.RESULTS.successful
         assert mode.tolist() == [ContactMode.STICKING] * 4
         q, v1 = x1

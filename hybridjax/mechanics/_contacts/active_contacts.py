@@ -11,10 +11,9 @@ from .._dynamics.dot import dot
 from .complementarity import (
     Active,
     are_redundant,
-    contact_forces,
+    contact_forces_and_posedness,
     force_size,
     friction_limit,
-    ill_posed,
 )
 from .projections import by_projections
 from .sliding_directions import sliding_directions
@@ -34,6 +33,7 @@ def find_active(
     static_friction: Float[Array, " n"],
     exact: float,
     least: ArrayLike = -jnp.inf,
+    clings: Bool[Array, " n"] | None = None,
 ) -> tuple[Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
 
@@ -60,6 +60,8 @@ def find_active(
     - `least`: those that open no faster stay closed after all, though they have to pull
         a little for that, if nothing speaks against it but this. Their direction is
         zero, and so their friction.
+    - `clings`: contacts that stick where they stay closed though they have to pull,
+        whatever it takes: it is as little.
 
     **Returns:**
 
@@ -69,6 +71,8 @@ def find_active(
         (W, c, guess, friction, static_friction)
     )
     n = friction.shape[0]
+    clings = jnp.zeros((n,), bool) if clings is None else clings
+    static_friction = jnp.where(clings & held, jnp.inf, static_friction)
     tangential = c.shape[0] - n
     first, trusted = guess, jnp.asarray(False)
     if in_space(c.shape[0], n):
@@ -92,7 +96,7 @@ def find_active(
         # Where contacts are redundant, what is left of errors can go round in circles:
         # the longer it takes, the less is demanded.
         tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * attempt.astype(c.dtype) / limit)
-        force = contact_forces(W, c, active, friction)
+        force, posed = contact_forces_and_posedness(W, c, active, friction)
         moves = c + dot(W, force)
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
@@ -100,12 +104,10 @@ def find_active(
         forces_count = ~(trusted & (i == 0))
         pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
-        pulls = pulls | (released & closed & (attempt == 0))
-        if tangential:
-            pulls = pulls | ill_posed(W, active, friction)
+        pulls = pulls | (released & closed & (attempt == 0)) | (posed <= 0)
         normal = (pulls | sinks) & ~known & ~held
         if not tangential:
-            return normal, jnp.zeros_like(normal), active.direction, moves
+            return normal, jnp.zeros_like(normal), active.direction, moves, posed <= 0
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
@@ -113,14 +115,14 @@ def find_active(
         stops = closed & ~active.stick & resting & against
         away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
-        return normal, (slips | stops) & ~known, direction, moves
+        return normal, (slips | stops) & ~known, direction, moves, posed <= 0
 
     def cond(carry):
-        i, _, unsolved, _ = carry
+        i, _, unsolved, *_ = carry
         return (i < guesses + choices.count) & unsolved.any()
 
     def body(carry):
-        i, active, _, slow = carry
+        i, active, _, slow, lost = carry
         # Those that pull may only do so because others stick that cannot. So those that
         # are wrong along their tangent come first; in every other attempt they do not.
         # Changes may go round in circles. So attempts after the first one take contacts
@@ -134,8 +136,8 @@ def find_active(
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
         active = sliding_directions(W, c, active, resting | known, friction)
-        normal, tangent, direction, moves = faults(active, i)
-        bad = (normal & ~slow) | tangent
+        normal, tangent, direction, moves, ill_posed = faults(active, i)
+        bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         place = jnp.arange(n) * (1 + 382 * number) % _PRIME
         place = jnp.where(candidates, place, _PRIME)
@@ -146,21 +148,21 @@ def find_active(
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         # The last change of all: those that are slow, which is taken back if it is bad.
         found = ~bad.any() & ~last & members & ~active.closed & (moves[:n] <= least)
-        # It takes no friction, as a force that pulls has none.
+        # It slides without friction, as a force that pulls has none; or it `clings`.
         turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
         direction = jnp.where(turned, direction, active.direction)
         changed = Active(
             closed=((active.closed ^ flip) | found) & ~(slow & bad.any()),
-            stick=(active.stick ^ turn) & ~found,
+            stick=jnp.where(found, clings, active.stick ^ turn),
             direction=jnp.where(slowed, 0, direction),
         )
-        return i + 1, changed, (bad | found) & ~last, slow | found
+        lost = jnp.where(last & bad.any(), lost, ill_posed)
+        return i + 1, changed, (bad | found) & ~last, slow | found, lost
 
-    start = (jnp.asarray(0, jnp.int32), first, members, jnp.zeros_like(members))
-    _, active, unsolved, _ = lax.while_loop(cond, body, start)
-    if tangential:
-        unsolved = unsolved | ill_posed(W, active, friction)
-    return active, unsolved
+    none = jnp.zeros_like(members)
+    start = (jnp.asarray(0, jnp.int32), first, members, none, none)
+    _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
+    return active, unsolved | lost
 
 
 # Multiples of a number are in another order, by their rest.

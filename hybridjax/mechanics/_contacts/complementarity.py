@@ -10,13 +10,15 @@ velocities, (69).
 from typing import Any
 
 import equinox as eqx
+import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._jax.tracing import stop_gradient
+from .._dynamics.dot import dot
 from .._dynamics.elimination import pivots
-from .._dynamics.least_solve import least_solve
+from .._dynamics.least_solve import least_solve_and_inverse
 from .tangential import along, of_contacts
 
 
@@ -35,9 +37,48 @@ def contact_forces(
     friction: Float[Array, " n"],
 ) -> Float[Array, " rows"]:
     """The forces that make the rows of closed (and sticking) contacts zero."""
-    forces = least_solve(*contact_equations(W, c, active, friction))
+    return contact_forces_and_posedness(W, c, active, friction)[0]
+
+
+def contact_forces_and_posedness(
+    W, c, active: Active, friction
+) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
+    """These forces; and for each sliding contact a number that is not positive if its
+    gap shrinks where it pushes harder, while the others stay closed (Painlevé's
+    paradox); 1 for all that do not slide. Only the least one is differentiated.
+
+    Normal forces, with the friction that goes with them, accelerate the gaps of closed
+    contacts by a matrix `A`. Where gap `j` alone accelerates, the force at it is
+    `(A^-1)_jj` times that.
+    """
+    equations = contact_equations(W, c, active, friction)
+    forces, inverse = least_solve_and_inverse(*equations)
     # To the last digit, where there is no contact.
-    return jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
+    forces = jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
+    n = friction.shape[0]
+    if c.shape[0] == n:
+        return forces, jnp.ones_like(friction)
+    rubs = active.closed & ~active.stick & (friction > 0)
+    own = jnp.diagonal(W)[:n]
+    own = jnp.where(own > 0, own, 1)
+    cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, c.shape[0], n)]
+    alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
+
+    def posedness(held):
+        # One that the others leave no motion is judged by itself.
+        redundant = jnp.abs(held) > jnp.finfo(c.dtype).eps ** -0.375
+        # Smooth where it is zero, and where it is infinite: where `A` is singular.
+        held = jnp.where(redundant, 1, held)
+        posed = jnp.where(redundant, alone, 2 * held / (1 + held**2))
+        return jnp.where(rubs, posed, 1)
+
+    held = own * jnp.diagonal(inverse)[:n]
+    least = jnp.argmin(posedness(held))
+    # The inverse is a constant. Its derivative is that of a step of Newton's method.
+    entry = lambda a, *i: lax.dynamic_index_in_dim(a, least, *i, keepdims=False)
+    row, column = entry(inverse), entry(inverse, 1)
+    step = entry(column) - dot(row, dot(equations[0], column))
+    return forces, posedness(held + jnp.where(jnp.arange(n) == least, own * step, 0))
 
 
 def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
@@ -97,19 +138,3 @@ def friction_limit(static_friction, press) -> Float[Array, " n"]:
     endless = jnp.isinf(static_friction)
     limit = jnp.where(endless, 0, static_friction) * press
     return jnp.where(endless, jnp.inf, limit)
-
-
-def ill_posed(W, active: Active, friction) -> Bool[Array, " n"]:
-    """Sliding contacts whose friction is so large that pushing harder makes the gap
-    smaller: Painlevé's paradox."""
-    return active.closed & ~active.stick & (posedness(W, active, friction) <= 0)
-
-
-def posedness(W, active: Active, friction) -> Float[Array, " n"]:
-    """How much a gap is opened by a force on it together with the friction that goes
-    with it, in relation to the force alone."""
-    n = friction.shape[0]
-    own = jnp.diagonal(W)[:n]
-    cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, W.shape[0], n)]
-    push = along(active.direction, jnp.concatenate(cross), n)
-    return 1 - friction * push / jnp.where(own > 0, own, 1)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
-from .complementarity import Active, force_size, friction_limit, posedness
+from .complementarity import Active, force_size, friction_limit
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of
 from .kinematics import little, Point, point, slick, stop_speed
@@ -20,7 +20,7 @@ def watched_values(system, t, x, mode, args):
 
 def watched_at(system, p: Point, active: Active, mode):
     n = system.n_contacts
-    forces, moves = forces_of(system, p, active)
+    forces, moves, posed = forces_of(system, p, active)
     # Where exactly a departure ends does not matter, as nothing changes there. So
     # it is not ended by rounding, where it begins.
     small = little(p)
@@ -46,8 +46,9 @@ def watched_at(system, p: Point, active: Active, mode):
 
     limit = friction_limit(system.static_friction, forces[:n])
     may_slip = active.stick & jnp.isfinite(system.static_friction)
-    solvable = posedness(p.W, active, system.friction)
-    solvable = jnp.where(watched & ~active.stick, solvable, UNWATCHED)
+    # All that slide lose it in the same instant: the first of them fires.
+    least = jnp.arange(n) == jnp.argmin(posed)
+    solvable = jnp.where(watched & ~active.stick & least, posed, UNWATCHED)
 
     if in_space(p.c.shape[0], n):
         cone = limit - norm(forces[n:], n) + stop_gradient(rounding)

@@ -44,6 +44,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
         least=least,
+        clings=mode == ContactMode.STICKING,
     )
     active = sliding_directions(p.W, c, active, can_stick, system.friction)
     opens = closed & ~active.closed

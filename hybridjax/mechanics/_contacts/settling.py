@@ -6,7 +6,7 @@ from ..._jax.tracing import stop_gradient
 from .active_contacts import find_active
 from .complementarity import Active
 from .contact_mode import ContactMode
-from .forces import forces_of, slips
+from .forces import forces_of, slips, stabilized
 from .kinematics import little, Point, slick, still
 from .tangential import along, in_space
 
@@ -26,9 +26,12 @@ def settle(system, p: Point, mode, guess: Active, known, impact, released):
     resting = resting & guess.closed & ~slick(system) & ~known
     stick = (guess.stick | (resting & ~departing)) & ~slick(system) & ~known
     guess = Active(guess.closed, stick, guess.direction)
+    # The forces that guards see: those that remove errors of the velocities are among
+    # them. In space these are zero from here on.
+    spatial = in_space(p.c.shape[0], n)
     active, lost = find_active(
         p.W,
-        p.c,
+        p.c if spatial else p.c + stabilized(system, p),
         p.size,
         guess,
         resting,
@@ -39,7 +42,7 @@ def settle(system, p: Point, mode, guess: Active, known, impact, released):
         system.static_friction,
         exact=0.6,
     )
-    _, moves = forces_of(system, p, active)
+    _, moves, _ = forces_of(system, p, active)
     forward, backward = (
         jnp.where(resting | known, int(slipping), int(sliding))
         for slipping, sliding in (
@@ -47,7 +50,7 @@ def settle(system, p: Point, mode, guess: Active, known, impact, released):
             (ContactMode.SLIPPING_BACKWARD, ContactMode.BACKWARD),
         )
     )
-    if in_space(p.c.shape[0], n):
+    if spatial:
         slipping = (resting | known) & ~slick(system)
         slides = jnp.where(
             slipping, int(ContactMode.SLIPPING), int(ContactMode.SLIDING)

@@ -10,9 +10,9 @@ from ..._jax.shared import Shared
 from .._dynamics.coordinates import qdot
 from .._dynamics.dot import dot
 from .._dynamics.multibody import drift_tolerance
-from .complementarity import Active, force_size, ill_posed
+from .complementarity import Active, force_size
 from .contact_mode import ContactMode
-from .forces import active_in, is_closed
+from .forces import active_in, forces_of, is_closed
 from .guards import watched_at
 from .impact import closing, stopping
 from .kinematics import little, Point, point, slick
@@ -84,9 +84,7 @@ def _start_contacts(system, t, x, mode, args):
         of_plane = closed & ~stick & ~of_space
         spatial = in_space(p.c.shape[0], n)
         rubs = closed & ~slick(system)
-        lost = none
-        if system.tangents is not None:
-            lost = ill_posed(p.W, guess, system.friction)
+        lost = forces_of(system, p, guess)[2] <= 0
         # The forces may jump with what drives them, from one simulation to the next:
         # then contacts open, or slip. Their guards do not fire, as they may be rising.
         changes = _disagree(system, p, guess, mode).any()

@@ -17,7 +17,14 @@ def solve(matrix, b):
 
 
 def least_solve(matrix, b, weights, active=None, agree=True):
+    """What `least_solve_and_inverse` says, without the inverse."""
+    return least_solve_and_inverse(matrix, b, weights, active, agree)[0]
+
+
+def least_solve_and_inverse(matrix, b, weights, active=None, agree=True):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
+    And the inverse of a regular matrix near `matrix`, by which it is found; it is taken
+    for a constant.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
     singular. It is made regular by a small part of the `weights` on its diagonal, and
@@ -30,7 +37,7 @@ def least_solve(matrix, b, weights, active=None, agree=True):
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small[:, None] * identity)
     by_factor = lax.stop_gradient(inverse(regular, active))
-    return _refined(2, agree, matrix, by_factor, b, small)
+    return _refined(2, agree, matrix, by_factor, b, small), by_factor
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))

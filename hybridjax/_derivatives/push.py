@@ -100,10 +100,9 @@ class Push:
         tape = self.tape
         num_rows = eqxi.unvmap_max(tape.num_rows)
         rows, outs = Rows(tape, self.twice), Packer((dx0, dx0, dt0))
-        instant, aside = (), self.no_instant()
-        if self.packs:
-            # Nobody reads it before there is one.
-            instant, aside = self.instants.zeros(), ()
+        # What is packed is zero before there is an instant: nobody reads it.
+        instant = self.instants.zeros() if self.packs else ()
+        aside = () if self.packs else self.no_instant()
         never = later_zero(tape.num_rows) < 0
 
         def later(tree) -> Any:

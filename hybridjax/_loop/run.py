@@ -25,8 +25,8 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
     no = jnp.asarray(False)
     rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32), no, no))
     # Of all lanes together, and so not in `packed`: how many iterations there were, how
-    # many rows, how many of them with an event that may be special, and whether a lane
-    # is not done.
+    # many rows, whether one has an event that may be special, and whether a lane is not
+    # done.
     counters = lambda i, row, special, s: jnp.stack(
         [jnp.asarray(n, jnp.int32) for n in (i, row, special, eqxi.unvmap_any(~s.done))]
     )
@@ -45,7 +45,7 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
             new, did = states.unpack(state), rows.unpack(entry)
             # A row in which no lane did anything is written over.
             wrote = eqxi.unvmap_any((did.dt > 0) | (did.event >= 0))
-            special = special + eqxi.unvmap_any(did.may_be_special)
+            special = special | eqxi.unvmap_any(did.may_be_special)
             return counters(i + 1, row + wrote, special, new), state, entry
 
         # What reads and writes the tape stays outside of it.

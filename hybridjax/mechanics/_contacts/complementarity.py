@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .._dynamics.elimination import pivots
-from .._dynamics.least_solve import least_solve_and_inverse
+from .._dynamics.least_solve import least_solve, least_solve_and_inverse
 from .tangential import along, of_contacts
 
 
@@ -37,7 +37,9 @@ def contact_forces(
     friction: Float[Array, " n"],
 ) -> Float[Array, " rows"]:
     """The forces that make the rows of closed (and sticking) contacts zero."""
-    return contact_forces_and_posedness(W, c, active, friction)[0]
+    forces = least_solve(*contact_equations(W, c, active, friction))
+    # To the last digit, where there is no contact.
+    return jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
 
 
 def contact_forces_and_posedness(
@@ -45,7 +47,7 @@ def contact_forces_and_posedness(
 ) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
     """These forces; and for each sliding contact a number that is not positive if its
     gap shrinks where it pushes harder, while the others stay closed (Painlevé's
-    paradox); 1 for all that do not slide. Only the least one is differentiated.
+    paradox); 1 for all that do not slide. Its derivative is that of the least one.
 
     Normal forces, with the friction that goes with them, accelerate the gaps of closed
     contacts by a matrix `A`. Where gap `j` alone accelerates, the force at it is
@@ -53,7 +55,6 @@ def contact_forces_and_posedness(
     """
     equations = contact_equations(W, c, active, friction)
     forces, inverse = least_solve_and_inverse(*equations)
-    # To the last digit, where there is no contact.
     forces = jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
     n = friction.shape[0]
     if c.shape[0] == n:
@@ -65,11 +66,10 @@ def contact_forces_and_posedness(
     alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
 
     def posedness(held):
-        # One that the others leave no motion is judged by itself.
-        redundant = jnp.abs(held) > jnp.finfo(c.dtype).eps ** -0.375
-        # Smooth where it is zero, and where it is infinite: where `A` is singular.
-        held = jnp.where(redundant, 1, held)
-        posed = jnp.where(redundant, alone, 2 * held / (1 + held**2))
+        # Zero where this is, and where it is infinite, as `A` is singular: but one that
+        # the others leave hardly any motion is judged by itself.
+        ratio = (held * jnp.finfo(c.dtype).eps ** 0.25) ** 2
+        posed = 2 * held / (1 + held**2) + alone * ratio / (1 + ratio)
         return jnp.where(rubs, posed, 1)
 
     held = own * jnp.diagonal(inverse)[:n]

@@ -46,9 +46,8 @@ def watched_at(system, p: Point, active: Active, mode):
 
     limit = friction_limit(system.static_friction, forces[:n])
     may_slip = active.stick & jnp.isfinite(system.static_friction)
-    # All that slide lose it in the same instant: the first of them fires.
-    least = jnp.arange(n) == jnp.argmin(posed)
-    solvable = jnp.where(watched & ~active.stick & least, posed, UNWATCHED)
+    # All that slide lose it in the same instant.
+    solvable = jnp.where(watched & ~active.stick, jnp.min(posed), UNWATCHED)
 
     if in_space(p.c.shape[0], n):
         cone = limit - norm(forces[n:], n) + stop_gradient(rounding)

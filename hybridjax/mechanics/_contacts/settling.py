@@ -11,9 +11,12 @@ from .kinematics import little, Point, slick, still
 from .tangential import along, in_space
 
 
-def settle(system, p: Point, mode, guess: Active, known, impact, released):
+def settle(
+    system, p: Point, mode, guess: Active, known, impact, released, *, drifts: bool
+):
     """The modes of contacts that are closed in `guess`, by their forces, and those
-    for which there is no solution. Those `released` stick, and are about to pull."""
+    for which there is no solution. Those `released` stick, and are about to pull. Where
+    the state `drifts`, it keeps its errors, and forces that remove them."""
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
     n = system.n_contacts
@@ -26,12 +29,11 @@ def settle(system, p: Point, mode, guess: Active, known, impact, released):
     resting = resting & guess.closed & ~slick(system) & ~known
     stick = (guess.stick | (resting & ~departing)) & ~slick(system) & ~known
     guess = Active(guess.closed, stick, guess.direction)
-    # The forces that guards see: those that remove errors of the velocities are among
-    # them. In space these are zero from here on.
-    spatial = in_space(p.c.shape[0], n)
+    # With other forces than the guards see, two feet at one place take turns to slip.
+    c = p.c + stabilized(system, p) if drifts else p.c
     active, lost = find_active(
         p.W,
-        p.c if spatial else p.c + stabilized(system, p),
+        c,
         p.size,
         guess,
         resting,
@@ -50,7 +52,7 @@ def settle(system, p: Point, mode, guess: Active, known, impact, released):
             (ContactMode.SLIPPING_BACKWARD, ContactMode.BACKWARD),
         )
     )
-    if spatial:
+    if in_space(p.c.shape[0], n):
         slipping = (resting | known) & ~slick(system)
         slides = jnp.where(
             slipping, int(ContactMode.SLIPPING), int(ContactMode.SLIDING)

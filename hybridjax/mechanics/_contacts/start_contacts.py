@@ -95,7 +95,9 @@ def _start_contacts(system, t, x, mode, args):
             rubs & (wrong > may_be_off * speed),
             of_plane if spatial else of_space,
         ]
-    settled, unsettled = settle(system, p, mode, guess, none, jnp.asarray(False), none)
+    settled, unsettled = settle(
+        system, p, mode, guess, none, jnp.asarray(False), none, drifts=False
+    )
     mode, lost = jnp.where(changes, settled, mode), jnp.where(changes, unsettled, lost)
     # Those of the given mode begin on their surface, and at rest, also where they open.
     begins = Active(

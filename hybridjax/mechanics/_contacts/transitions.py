@@ -55,7 +55,9 @@ def transition(system, t, x, mode, event, args):
     guess = where(touches, struck, guess)
     # With what has been computed where it was before: it has hardly moved.
     after = point(*stop_gradient((system, t, x[0], v, args)))
-    settled, lost = settle(system, after, mode, guess, leave, touches, released)
+    settled, lost = settle(
+        system, after, mode, guess, leave, touches, released, drifts=not spatial
+    )
     settled = jnp.where(opens, int(ContactMode.LIFTING), settled)
 
     # The end of a departure, or an apex, changes only what is watched.

@@ -322,7 +322,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, *_ = forces_of(self, p, active_in(self, p, mode))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         if in_space(forces.shape[0], n):
@@ -336,7 +336,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, *_ = forces_of(self, p, active_in(self, p, mode))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
         return (free + dot(by_contacts, forces)).astype(q.dtype)
 

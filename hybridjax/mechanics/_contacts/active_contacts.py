@@ -11,9 +11,10 @@ from .._dynamics.dot import dot
 from .complementarity import (
     Active,
     are_redundant,
-    contact_forces_and_posedness,
+    contact_forces_and_solver,
     force_size,
     friction_limit,
+    posedness,
 )
 from .projections import by_projections
 from .sliding_directions import sliding_directions
@@ -96,7 +97,8 @@ def find_active(
         # Where contacts are redundant, what is left of errors can go round in circles:
         # the longer it takes, the less is demanded.
         tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * attempt.astype(c.dtype) / limit)
-        force, posed = contact_forces_and_posedness(W, c, active, friction)
+        force, solver = contact_forces_and_solver(W, c, active, friction)
+        ill_posed = posedness(W, active, friction, solver) <= 0
         moves = c + dot(W, force)
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
@@ -104,10 +106,10 @@ def find_active(
         forces_count = ~(trusted & (i == 0))
         pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
-        pulls = pulls | (released & closed & (attempt == 0)) | (posed <= 0)
+        pulls = pulls | (released & closed & (attempt == 0)) | ill_posed
         normal = (pulls | sinks) & ~known & ~held
         if not tangential:
-            return normal, jnp.zeros_like(normal), active.direction, moves, posed <= 0
+            return normal, jnp.zeros_like(normal), active.direction, moves, ill_posed
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
@@ -115,7 +117,7 @@ def find_active(
         stops = closed & ~active.stick & resting & against
         away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
-        return normal, (slips | stops) & ~known, direction, moves, posed <= 0
+        return normal, (slips | stops) & ~known, direction, moves, ill_posed
 
     def cond(carry):
         i, _, unsolved, *_ = carry

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .._dynamics.elimination import pivots
-from .._dynamics.least_solve import least_solve, least_solve_and_inverse
+from .._dynamics.least_solve import least_solve_and_inverse
 from .tangential import along, of_contacts
 
 
@@ -37,48 +37,58 @@ def contact_forces(
     friction: Float[Array, " n"],
 ) -> Float[Array, " rows"]:
     """The forces that make the rows of closed (and sticking) contacts zero."""
-    forces = least_solve(*contact_equations(W, c, active, friction))
-    # To the last digit, where there is no contact.
-    return jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
+    return contact_forces_and_solver(W, c, active, friction)[0]
 
 
-def contact_forces_and_posedness(
+def contact_forces_and_solver(
     W, c, active: Active, friction
-) -> tuple[Float[Array, " rows"], Float[Array, " n"]]:
-    """These forces; and for each sliding contact a number that is not positive if its
-    gap shrinks where it pushes harder, while the others stay closed (Painlevé's
-    paradox); 1 for all that do not slide. Its derivative is that of the least one.
+) -> tuple[Float[Array, " rows"], tuple[Array, Array]]:
+    """These forces; and the matrix of their equations with its inverse, which is a
+    constant."""
+    equations = contact_equations(W, c, active, friction)
+    forces, inverse = least_solve_and_inverse(*equations)
+    # To the last digit, where there is no contact.
+    forces = jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
+    return forces, (equations[0], inverse)
+
+
+def posedness(
+    W, active: Active, friction, solver, derivative=False
+) -> Float[Array, " n"]:
+    """For each sliding contact a number that is not positive if its gap shrinks where
+    it pushes harder, while the others stay closed (Painlevé's paradox); 1 for all that
+    do not slide. If a `derivative` is asked for, it is that of the least one.
 
     Normal forces, with the friction that goes with them, accelerate the gaps of closed
     contacts by a matrix `A`. Where gap `j` alone accelerates, the force at it is
     `(A^-1)_jj` times that.
     """
-    equations = contact_equations(W, c, active, friction)
-    forces, inverse = least_solve_and_inverse(*equations)
-    forces = jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
-    n = friction.shape[0]
-    if c.shape[0] == n:
-        return forces, jnp.ones_like(friction)
+    matrix, inverse = solver
+    n, size = friction.shape[0], W.shape[0]
+    if size == n:
+        return jnp.ones_like(friction)
     rubs = active.closed & ~active.stick & (friction > 0)
     own = jnp.diagonal(W)[:n]
     own = jnp.where(own > 0, own, 1)
-    cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, c.shape[0], n)]
+    cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, size, n)]
     alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
 
-    def posedness(held):
+    def posed(held):
         # Zero where this is, and where it is infinite, as `A` is singular: but one that
         # the others leave hardly any motion is judged by itself.
-        ratio = (held * jnp.finfo(c.dtype).eps ** 0.25) ** 2
+        ratio = (held * jnp.finfo(W.dtype).eps ** 0.25) ** 2
         posed = 2 * held / (1 + held**2) + alone * ratio / (1 + ratio)
         return jnp.where(rubs, posed, 1)
 
     held = own * jnp.diagonal(inverse)[:n]
-    least = jnp.argmin(posedness(held))
-    # The inverse is a constant. Its derivative is that of a step of Newton's method.
+    if not derivative:
+        return posed(held)
+    # That of a step of Newton's method.
+    least = jnp.argmin(posed(held))
     entry = lambda a, *i: lax.dynamic_index_in_dim(a, least, *i, keepdims=False)
     row, column = entry(inverse), entry(inverse, 1)
-    step = entry(column) - dot(row, dot(equations[0], column))
-    return forces, posedness(held + jnp.where(jnp.arange(n) == least, own * step, 0))
+    step = entry(column) - dot(row, dot(matrix, column))
+    return posed(held + jnp.where(jnp.arange(n) == least, own * step, 0))
 
 
 def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:

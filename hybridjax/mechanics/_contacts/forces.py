@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from ..._systems.stabilization import stabilization
 from .._dynamics.dot import dot
-from .complementarity import Active, contact_forces_and_posedness
+from .complementarity import Active, contact_forces
 from .contact_mode import ContactMode
 from .kinematics import Point
 from .sliding_directions import sliding_directions
@@ -45,8 +45,6 @@ def stabilized(system, p: Point):
 
 
 def forces_of(system, p: Point, active: Active):
-    """The forces, the accelerations of all gaps and slips, and the posedness of sliding
-    contacts."""
-    c = p.c + stabilized(system, p)
-    forces, posed = contact_forces_and_posedness(p.W, c, active, system.friction)
-    return forces, p.c + dot(p.W, forces), posed
+    """The forces, and the accelerations of all gaps and slips."""
+    forces = contact_forces(p.W, p.c + stabilized(system, p), active, system.friction)
+    return forces, p.c + dot(p.W, forces)

@@ -12,7 +12,7 @@ from .._dynamics.dot import dot
 from .._dynamics.multibody import drift_tolerance
 from .complementarity import Active, force_size
 from .contact_mode import ContactMode
-from .forces import active_in, forces_of, is_closed
+from .forces import active_in, is_closed
 from .guards import watched_at
 from .impact import closing, stopping
 from .kinematics import little, Point, point, slick
@@ -73,7 +73,7 @@ def _start_contacts(system, t, x, mode, args):
         mode = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
         if system.apex:
             mode = jnp.where(normal > 0, int(ContactMode.RISING), mode)
-        lost, changes = none, jnp.asarray(True)
+        changes = jnp.asarray(True)
         may_be_off = tol
         of_mode = [none] * 4
     else:
@@ -84,7 +84,6 @@ def _start_contacts(system, t, x, mode, args):
         of_plane = closed & ~stick & ~of_space
         spatial = in_space(p.c.shape[0], n)
         rubs = closed & ~slick(system)
-        lost = forces_of(system, p, guess)[2] <= 0
         # The forces may jump with what drives them, from one simulation to the next:
         # then contacts open, or slip. Their guards do not fire, as they may be rising.
         changes = _disagree(system, p, guess, mode).any()
@@ -98,7 +97,7 @@ def _start_contacts(system, t, x, mode, args):
     settled, unsettled = settle(
         system, p, mode, guess, none, jnp.asarray(False), none, drifts=False
     )
-    mode, lost = jnp.where(changes, settled, mode), jnp.where(changes, unsettled, lost)
+    mode, lost = jnp.where(changes, settled, mode), changes & unsettled
     # Those of the given mode begin on their surface, and at rest, also where they open.
     begins = Active(
         closed | is_closed(mode),

@@ -83,8 +83,9 @@ def _judge(error, before, after, tol, h, open_, scale) -> _Verdict:
         take=jnp.where(whole, open_ & good, still & move),
         move=move,
         open_=still,
-        # As if the estimate were of order four: what it is matters little.
-        factor=jnp.clip(0.9 / jnp.sqrt(jnp.sqrt(worst)), 0.1, 5),
+        # As if the estimate were of order four: what it is matters little. (For the
+        # reciprocal of a root, XLA optimises the program once more.)
+        factor=jnp.clip(0.9 * jnp.sqrt(jnp.sqrt(1 / worst)), 0.1, 5),
     )
 
 

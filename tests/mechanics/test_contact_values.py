@@ -86,6 +86,7 @@ _slides = jnp.array(
 )
 
 
+@pytest.mark.thorough
 def test_slope():
     _compare(lambda p: _slide(p, _tight), _slide_exact, _slides, 1e-8)
 
@@ -227,6 +228,7 @@ def test_rocking_block():
             np.testing.assert_allclose(dx[:, k], slope, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_contacts_stay_closed():
     # Ten seconds of rocking, while the corner that it stands on slips and sticks.
     @jax.jit
@@ -610,6 +612,7 @@ def test_a_flat_foot_is_held_by_one_of_its_points():
         assert of_departure > abs(left)
 
 
+@pytest.mark.thorough
 def test_a_trestle_is_not_pushed_apart_by_its_legs():
     # Two legs, spread as far as their joints let them, carry a weight: what these hold,
     # friction might hold as well, or push against. It is pushed along the ground, more

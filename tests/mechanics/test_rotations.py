@@ -123,6 +123,7 @@ def _ends(q, end):
     return q[:3][None] + turned
 
 
+@pytest.mark.thorough
 def test_a_thrown_rod():
     # By an end, and by a point beside the middle: the same motion. Its middle flies
     # along a parabola, and its axis turns about the angular momentum.

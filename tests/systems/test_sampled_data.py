@@ -237,7 +237,9 @@ def _exact_converter(z, boosts):
     return jax.lax.scan(tick, x, jnp.arange(_MANY))[0]
 
 
-@pytest.mark.parametrize("boosts", [False, True])
+@pytest.mark.parametrize(
+    "boosts", [False, pytest.param(True, marks=pytest.mark.thorough)]
+)
 def test_pulse_width(boosts):
     # In the first, there are full duty cycles, in the second empty ones.
     def outcome(z):

@@ -56,6 +56,7 @@ def _relay_truth(z, t1):
     return jnp.stack([x * decay, -x / lead * decay, t])
 
 
+@pytest.mark.thorough
 def test_relay():
     def solve(z):
         x0, system = z[:2], models.relay(z[2], z[3])
@@ -224,7 +225,9 @@ def test_sliding_ends_where_another_surface_is_crossed():
 #
 
 
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    "given", [False, pytest.param(True, marks=pytest.mark.thorough)]
+)
 def test_start_on_a_surface(given):
     # A perturbation off the surface, to either side, comes back to it along the
     # difference of both fields: only the speed changes.

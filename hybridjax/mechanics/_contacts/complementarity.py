@@ -99,24 +99,21 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
     that their forces are zero, and those of sliding ones that they are friction.
     """
     n, size = friction.shape[0], c.shape[0]
-    rows, others = active.closed, np.eye(size, dtype=c.dtype)
+    closed, others = of_contacts(active.closed, size), np.eye(size, dtype=c.dtype)
+    normal, rows = np.arange(size) < n, closed
     if size > n:
-        sticks = of_contacts(active.closed & active.stick, size - n)
-        rows = jnp.concatenate([active.closed, sticks])
-        slides = of_contacts(active.closed & ~active.stick, size - n)
-        share = active.direction * of_contacts(friction, size - n)
-        share = jnp.where(slides, share, 0)
-        share = jnp.concatenate([jnp.zeros((n,), c.dtype), share])
+        rows = closed & (of_contacts(active.stick, size) | normal)
+        share = jnp.pad(active.direction, (n, 0)) * of_contacts(friction, size)
+        share = jnp.where(closed & ~rows, share, 0)
         of_normal = np.zeros((size, size), c.dtype)
         of_normal[np.arange(size), np.arange(size) % n] = 1
         others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
     # Of what is not determined, more is left to normal forces: legs do not push apart.
-    each = np.where(np.arange(size) < n, 1, _OF_FRICTION).astype(c.dtype)
+    each = np.where(normal, 1, _OF_FRICTION).astype(c.dtype)
     weights = jnp.where(rows, each * jnp.diagonal(W), 0)
     # Without friction it does not matter, as the matrix is symmetric.
     agree = n == 1 or size == n
-    closed = of_contacts(active.closed, size)
     return matrix, jnp.where(rows, -c, 0), weights, closed, agree
 
 

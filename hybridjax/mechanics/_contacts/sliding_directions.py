@@ -129,9 +129,8 @@ def _equations(W, c, friction, active: Active, kappa):
     share = tau * of_contacts(kappa, 2 * n)
     rows = share[:, None] * of_contacts(slope, 2 * n)
     known = share * of_contacts(along(tau, c[n:] / own, n), 2 * n)
-    none = jnp.zeros_like(c[:n])
-    matrix = matrix + jnp.concatenate([jnp.zeros_like(matrix[:n]), rows])
-    return matrix, b - jnp.concatenate([none, known]), *others
+    below = lambda a: jnp.pad(a, [(n, 0)] + [(0, 0)] * (a.ndim - 1))
+    return matrix + below(rows), b - below(known), *others
 
 
 _PROJECTIONS, _STEPS = 8, 24

@@ -6,6 +6,7 @@ along their first direction, then those along the second.
 """
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -42,8 +43,8 @@ def unit(a, n: int):
         return jnp.where(a < 0, -1, 1).astype(a.dtype)
     lengths = norm(a, n)
     some = lengths > 0
-    first = jnp.concatenate([jnp.ones_like(lengths), jnp.zeros_like(lengths)])
-    of_all = lambda each: jnp.concatenate([each, each])
+    first = (np.arange(2 * n) < n).astype(a.dtype)
+    of_all = lambda each: of_contacts(each, 2 * n)
     return jnp.where(of_all(some), a / of_all(jnp.where(some, lengths, 1)), first)
 
 
@@ -54,4 +55,6 @@ def across(direction, n: int):
 
 def of_contacts(each, rows: int):
     """What belongs to each contact, for each of its rows."""
-    return jnp.concatenate([each] * (rows // each.shape[0]))
+    # Not `tile`: a concatenation is a kernel of its own.
+    n, *others = each.shape
+    return jnp.broadcast_to(each, (rows // n, n, *others)).reshape(rows, *others)

@@ -73,7 +73,9 @@ def in_order(active: Bool[Array, " n"]):
     """The numbers of those that are active, and then zeros; the place of each among
     them, or -1; and how many there are."""
     index, numbers = np.arange(active.shape[0]), active.astype(jnp.int32)
-    place = jnp.where(active, jnp.cumsum(numbers) - 1, -1)
+    # XLA makes three kernels of a cumulative sum.
+    before = jnp.where(index[None] < index[:, None], numbers[None], 0)
+    place = jnp.where(active, jnp.sum(before, axis=1), -1)
     order = jnp.sum(jnp.where(place[None] == index[:, None], index[None], 0), axis=1)
     return order, place, jnp.sum(numbers)
 

@@ -50,11 +50,15 @@ def _refined(times, agree, matrix, inverse, b, small):
 
     if agree:
         return solution(b)
+
     # A contradiction is divided by the small part, which friction would turn into
     # motion. But what it adds to the solution leaves nothing in the product: the first
     # time only rounding, which is divided by the small part again.
-    again = lambda i, x: solution(jnp.where(i > 0, dot(matrix, x), b))
-    return lax.fori_loop(0, 3, again, b)
+    def again(carry, _):
+        x, begun = carry
+        return (solution(jnp.where(begun, dot(matrix, x), b)), jnp.asarray(True)), None
+
+    return lax.scan(again, (b, jnp.asarray(False)), length=3)[0][0]
 
 
 @_refined.defjvp

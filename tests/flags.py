@@ -12,9 +12,7 @@ _FLAGS = [
     "--xla_llvm_disable_expensive_passes=true",
     # In one piece: in many, for many threads, code takes longer in all.
     "--xla_cpu_parallel_codegen_split_count=1",
-    # Loops that touch few bytes become one function. For each kernel that is not fused
-    # with others, XLA 0.10 lists all computations of the program, which was half of the
-    # time that those of a box with eight corners took.
+    # Loops that touch few bytes become one function: see docs/performance.md.
     "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=20000",
     # The first two as there. The third verifies what XLA does, after each of its
     # passes. The others look for what is not there, again and again, as long as

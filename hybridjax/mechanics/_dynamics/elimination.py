@@ -75,7 +75,7 @@ def in_order(active: Bool[Array, " n"]):
     index, numbers = np.arange(active.shape[0]), active.astype(jnp.int32)
     # XLA makes three kernels of a cumulative sum.
     before = jnp.where(index[None] < index[:, None], numbers[None], 0)
-    place = jnp.where(active, jnp.sum(before, axis=1), -1)
+    place = jnp.where(active, jnp.sum(before, axis=1, dtype=jnp.int32), -1)
     order = jnp.sum(jnp.where(place[None] == index[:, None], index[None], 0), axis=1)
     return order, place, jnp.sum(numbers)
 

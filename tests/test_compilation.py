@@ -306,7 +306,7 @@ def test_dot(lanes, axes):
         args = [np.stack([v] * lanes) if axis == 0 else v for v, axis in pairs]
         loss = lambda a, b: jnp.sum(jnp.sin(product(a, b)))
         both = lambda a, b: (product(a, b), jax.grad(loss, (0, 1))(a, b))
-        return (both if axes == (None, None) else jax.vmap(both, axes))(*args)
+        return jax.jit(both if axes == (None, None) else jax.vmap(both, axes))(*args)
 
     same = lambda got, expected: np.testing.assert_allclose(got, expected, atol=1e-14)
     for shapes in _SHAPES:

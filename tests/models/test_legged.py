@@ -145,7 +145,8 @@ def test_gyroscopic_terms():
     lagrangian = lambda q, v, args: 0.5 * v @ v + potential(q) @ v - q[1] ** 2
     charge = MechanicalSystem.from_lagrangian(lagrangian, lambda q, args: q[1:], 1)
     q, v = jnp.array([0.7, 2.0]), jnp.array([0.3, -0.4])
-    _, got = charge.flow(jnp.zeros(()), (q, v), jnp.zeros(1, int), None)
+    flow = lambda x: charge.flow(jnp.zeros(()), x, jnp.zeros(1, int), None)
+    _, got = jax.jit(flow)((q, v))
     want = field(q) * jnp.stack([v[1], -v[0]]) - jnp.stack([0.0, 2 * q[1]])
     np.testing.assert_allclose(got, want, rtol=1e-12)
 

@@ -109,12 +109,13 @@ def test_models_that_move_in_a_plane():
         *(f"geom 1 on floor, point {i}" for i in range(4)),
         *("foot on floor", "leg: lower limit", "leg: upper limit"),
     )
-    np.testing.assert_allclose(system.gap(q, None)[4], 0.05, atol=1e-12)
-    rows = np.asarray(system.tangents(q, None))
+    gap, rows, (positions, rotations) = jax.jit(
+        lambda q: (system.gap(q, None), system.tangents(q, None), robot.frames(q))
+    )(q)
+    np.testing.assert_allclose(gap[4], 0.05, atol=1e-12)
     assert rows.shape == (7, 4)
     # Forward, and by a rotation about y, which turns what is below backward.
     np.testing.assert_allclose(rows[4], [1, 0, -0.35, 0], atol=1e-12)
-    positions, rotations = robot.frames(q)
     np.testing.assert_allclose(
         positions, [[0, 0, 0], [0, 0, 0.4], [0, 0, 0.1]], atol=1e-12
     )
@@ -129,18 +130,21 @@ def test_height_function():
     robot = hj.robots.from_mjcf(HOPPER, ground=slope, contacts=["foot"], friction=0.4)
     system, (q, _) = robot.system, robot.keyframe("low")
     normal = np.array([-0.5, 1]) / np.sqrt(1.25)
-    gap = normal @ [0, 0.1 - 0.2] - 0.05
-    np.testing.assert_allclose(system.gap(q, None)[0], gap, atol=1e-12)
-    rows, below = np.asarray(system.tangents(q, None))[0], -0.05 * normal
+    expected, below = normal @ [0, 0.1 - 0.2] - 0.05, -0.05 * normal
+    (gap, *_), (rows, *_) = jax.jit(
+        lambda q: (system.gap(q, None), system.tangents(q, None))
+    )(q)
+    np.testing.assert_allclose(gap, expected, atol=1e-12)
     tangent = np.array([normal[1], -normal[0]])
     moved = tangent @ [below[1] - 0.3, -below[0]]
     np.testing.assert_allclose(rows, [*tangent, moved, tangent[1]], atol=1e-12)
     assert system.friction.tolist() == [0.4, 0, 0]
 
     hills = lambda x, y: 0.1 * jnp.sin(3 * x + 1)
-    system = hj.robots.from_mjcf(HOPPER, ground=hills, contacts=["foot"]).system
-    by_gap = jax.jit(jax.jacfwd(lambda q: system.gap(q, None)))(q)
-    np.testing.assert_allclose(system.normals(q, None), by_gap, atol=1e-12)
+    hilly = hj.robots.from_mjcf(HOPPER, ground=hills, contacts=["foot"]).system
+    slopes = jax.jacfwd(lambda q: hilly.gap(q, None))
+    by_gap, normals = jax.jit(lambda q: (slopes(q), hilly.normals(q, None)))(q)
+    np.testing.assert_allclose(normals, by_gap, atol=1e-12)
     assert abs(by_gap[0, 0]) > 0.1
 
 

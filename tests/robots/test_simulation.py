@@ -60,6 +60,7 @@ def test_urdf():
         <axis xyz="0 1 0"/></joint></robot>"""
     robot = hj.robots.from_mjcf(text)
     assert robot.contacts == () and isinstance(robot.system, hj.mechanics.Multibody)
-    _, acceleration = robot.system(0.0, (jnp.array([0.3]), jnp.array([1.0])))
+    x = (jnp.array([0.3]), jnp.array([1.0]))
+    _, acceleration = jax.jit(lambda x: robot.system(0.0, x))(x)
     exact = -2 * 9.81 * 0.5 * np.sin(0.3) / (0.3 + 2 * 0.25)
     np.testing.assert_allclose(acceleration, [exact], atol=1e-12)

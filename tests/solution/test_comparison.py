@@ -154,6 +154,6 @@ def test_wrong_arguments():
             sol.evaluate_segment(*args)  # pyright: ignore
     with pytest.raises(ValueError, match="`sols` must be a batch .* shape is ()"):
         hj.mean_over_successful(lambda sol: sol.t1, sol)
-    sols = jax.tree.map(lambda a: jnp.asarray(a)[None], sol)
+    sols = jax.tree.map(lambda a: np.asarray(a)[None], sol)
     with pytest.raises(ValueError, match="`loss` must return a scalar"):
         hj.mean_over_successful(lambda sol: sol.x1, sols)

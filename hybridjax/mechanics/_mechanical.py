@@ -11,9 +11,8 @@ from .._systems.names import Names
 from .._systems.parameter import in_dtype, parameter
 from .._systems.rest import as_rest_speed, RestSpeed
 from .._systems.system import AbstractSelfStartingSystem
-from ._contacts.complementarity import contact_forces
 from ._contacts.contact_mode import ContactMode
-from ._contacts.forces import active_in, forces_of, stabilized
+from ._contacts.forces import active_in, forces_of
 from ._contacts.guards import watched_values
 from ._contacts.kinematics import point
 from ._contacts.start_contacts import FAULTS, start_contacts
@@ -299,8 +298,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        c = p.c + stabilized(self, p)
-        forces = contact_forces(p.W, c, active_in(self, p, mode), self.friction)
+        forces, _, _ = forces_of(self, p, active_in(self, p, mode))
         acceleration = p.unconstrained + dot(p.response, forces)
         acceleration = jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
         return self.body.qdot(q, v), acceleration
@@ -322,7 +320,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, _, _ = forces_of(self, p, active_in(self, p, mode))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         if in_space(forces.shape[0], n):
@@ -336,7 +334,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, _, _ = forces_of(self, p, active_in(self, p, mode))
         free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
         return (free + dot(by_contacts, forces)).astype(q.dtype)
 

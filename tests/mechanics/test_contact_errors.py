@@ -165,6 +165,12 @@ def test_messages():
         run(jnp.array([1.5, 0.0]), *_slides, mode)
     with pytest.raises(ValueError, match=r"contact 0 .*Painlevé"):
         hj.simulate(rod, 0.0, 0.6, _slides, mode)
+    # Where it spins away from the ground, it lifts off: however little the friction is
+    # beyond its bound, and however large the accelerations are.
+    bound = (1 + 3 * np.cos(1.0) ** 2) / (3 * np.sin(1.0) * np.cos(1.0))
+    beyond = models.rod(friction=bound * (1 + 1e-6))
+    _, found = beyond.start(jnp.asarray(0.0), _on_end(1.0, -3.0, 1e3), mode, None)
+    np.testing.assert_array_equal(found, [ContactMode.LIFTING, 0])
     # The guard that watches for it.
     t, event = jnp.asarray(0.0), jnp.asarray(6)
     _, after = eqx.filter_jit(rod.jump)(t, _slides, mode, event, None)

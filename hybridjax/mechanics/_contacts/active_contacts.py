@@ -14,6 +14,7 @@ from .complementarity import (
     contact_forces_and_solver,
     force_size,
     friction_limit,
+    held_rows,
     posedness,
 )
 from .projections import by_projections
@@ -82,9 +83,7 @@ def find_active(
         )
         # The least forces of redundant contacts may leave the cones, although others
         # would not. What moves is the same with all.
-        sticks = of_contacts(first.closed & first.stick, tangential)
-        rows = jnp.concatenate([first.closed, sticks])
-        trusted = converged & are_redundant(W, rows)
+        trusted = converged & are_redundant(W, held_rows(first, c.shape[0]))
     members = guess.closed
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not in_space(c.shape[0], n) else 2 * many + 4

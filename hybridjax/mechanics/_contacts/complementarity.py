@@ -100,9 +100,8 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
     """
     n, size = friction.shape[0], c.shape[0]
     closed, others = of_contacts(active.closed, size), np.eye(size, dtype=c.dtype)
-    normal, rows = np.arange(size) < n, closed
+    rows = held_rows(active, size)
     if size > n:
-        rows = closed & (of_contacts(active.stick, size) | normal)
         share = jnp.pad(active.direction, (n, 0)) * of_contacts(friction, size)
         share = jnp.where(closed & ~rows, share, 0)
         of_normal = np.zeros((size, size), c.dtype)
@@ -110,11 +109,18 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
         others = others + of_normal * share[:, None]
     matrix = jnp.where(rows[:, None], W, others)
     # Of what is not determined, more is left to normal forces: legs do not push apart.
-    each = np.where(normal, 1, _OF_FRICTION).astype(c.dtype)
+    each = np.where(np.arange(size) < n, 1, _OF_FRICTION).astype(c.dtype)
     weights = jnp.where(rows, each * jnp.diagonal(W), 0)
     # Without friction it does not matter, as the matrix is symmetric.
     agree = n == 1 or size == n
     return matrix, jnp.where(rows, -c, 0), weights, closed, agree
+
+
+def held_rows(active: Active, size: int) -> Bool[Array, " rows"]:
+    """Those of closed contacts, and the tangential ones of those that stick."""
+    n = active.closed.shape[0]
+    sticks_or_normal = of_contacts(active.stick, size) | (np.arange(size) < n)
+    return of_contacts(active.closed, size) & sticks_or_normal
 
 
 # How much more tangential forces weigh than normal ones. (Much more, and float32 would

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from ..._systems.stabilization import stabilization
 from .._dynamics.dot import dot
-from .complementarity import Active, contact_forces
+from .complementarity import Active, contact_forces_and_solver
 from .contact_mode import ContactMode
 from .kinematics import Point
 from .sliding_directions import sliding_directions
@@ -45,6 +45,8 @@ def stabilized(system, p: Point):
 
 
 def forces_of(system, p: Point, active: Active):
-    """The forces, and the accelerations of all gaps and slips."""
-    forces = contact_forces(p.W, p.c + stabilized(system, p), active, system.friction)
-    return forces, p.c + dot(p.W, forces)
+    """The forces, the accelerations of all gaps and slips, and the solver of
+    `contact_forces_and_solver`."""
+    c = p.c + stabilized(system, p)
+    forces, solver = contact_forces_and_solver(p.W, c, active, system.friction)
+    return forces, p.c + dot(p.W, forces), solver

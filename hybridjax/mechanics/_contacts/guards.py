@@ -4,16 +4,14 @@ import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
-from .._dynamics.dot import dot
 from .complementarity import (
     Active,
-    contact_forces_and_solver,
     force_size,
     friction_limit,
     posedness,
 )
 from .contact_mode import ContactMode
-from .forces import active_in, stabilized
+from .forces import active_in, forces_of
 from .kinematics import little, Point, point, slick, stop_speed
 from .tangential import along, in_space, norm
 
@@ -27,9 +25,7 @@ def watched_values(system, t, x, mode, args):
 
 def watched_at(system, p: Point, active: Active, mode):
     n = system.n_contacts
-    c, friction = p.c + stabilized(system, p), system.friction
-    forces, solver = contact_forces_and_solver(p.W, c, active, friction)
-    moves = p.c + dot(p.W, forces)
+    forces, moves, solver = forces_of(system, p, active)
     # Where exactly a departure ends does not matter, as nothing changes there. So
     # it is not ended by rounding, where it begins.
     small = little(p)
@@ -56,7 +52,7 @@ def watched_at(system, p: Point, active: Active, mode):
     limit = friction_limit(system.static_friction, forces[:n])
     may_slip = active.stick & jnp.isfinite(system.static_friction)
     # All that slide lose it in the same instant.
-    posed = posedness(p.W, active, friction, solver, derivative=True)
+    posed = posedness(p.W, active, system.friction, solver, derivative=True)
     solvable = jnp.where(watched & ~active.stick, jnp.min(posed), UNWATCHED)
 
     if in_space(p.c.shape[0], n):

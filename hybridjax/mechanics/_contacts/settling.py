@@ -44,7 +44,7 @@ def settle(
         system.static_friction,
         exact=0.6,
     )
-    _, moves = forces_of(system, p, active)
+    _, moves, _ = forces_of(system, p, active)
     forward, backward = (
         jnp.where(resting | known, int(slipping), int(sliding))
         for slipping, sliding in (

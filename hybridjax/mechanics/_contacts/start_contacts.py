@@ -122,7 +122,11 @@ def _disagree(system, p: Point, active: Active, mode):
     of_tangent = jnp.where(active.stick, force, little(p))
     tolerance = jnp.stack([of_normal] + [of_tangent] * (guards.shape[0] - 1))
     moves = active.closed | (mode == ContactMode.LIFTING)
-    return moves & (guards < -tolerance).any(axis=0)
+    disagree = (guards < -tolerance).any(axis=0)
+    if system.tangents is not None:
+        # Whether there is a solution is a number, without a unit.
+        disagree = disagree | (guards[-1] <= 0)
+    return moves & disagree
 
 
 def _other_normals(system, q, v, args, tol):

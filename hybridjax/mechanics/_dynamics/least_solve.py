@@ -53,7 +53,8 @@ def _refined(times, agree, matrix, inverse, b, small):
 
     # A contradiction is divided by the small part, which friction would turn into
     # motion. But what it adds to the solution leaves nothing in the product: the first
-    # time only rounding, which is divided by the small part again.
+    # time only rounding, which is divided by the small part again. (Not a `fori_loop`,
+    # which counts twice: kernels, of which each has its price in compile time.)
     def again(carry, _):
         x, begun = carry
         return (solution(jnp.where(begun, dot(matrix, x), b)), jnp.asarray(True)), None

@@ -18,6 +18,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._jax.branch import cond_any
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
@@ -79,24 +80,34 @@ def _solved_jvp(primals, tangents):
     d_W, d_c, d_friction, d_u, *_ = tangents
     n = friction.shape[0]
     u = _solved(*primals)
-    active = Active(closed, stick, u)
-    forces = contact_forces(W, c, active, friction)
-    z = _towards(W, c, forces)
-    kappa = _stiffness(forces, z, friction, free)
+    of_free = of_contacts(free, 2 * n)
+    # The directions of others that slide are parameters, too.
+    d_others = jnp.where(of_free, 0, d_u)
 
-    def solved(W, c, friction, u):
-        return least_solve(*_equations(W, c, friction, Active(closed, stick, u), kappa))
+    def turning(d_W, d_c, d_friction, d_others):
+        active = Active(closed, stick, u)
+        forces = contact_forces(W, c, active, friction)
+        z = _towards(W, c, forces)
+        kappa = _stiffness(forces, z, friction, free)
 
-    # The directions of others that slide are parameters, too. How a step of Newton's
-    # method depends on those that it finds is of second order.
-    d_others = jnp.where(of_contacts(free, 2 * n), 0, d_u)
-    parameters, tangents = (W, c, friction, u), (d_W, d_c, d_friction, d_others)
-    _, d_forces = jax.jvp(solved, parameters, tangents)
-    _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
-    tau, length = across(u, n), norm(z, n)
-    turn = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
-    d_free = tau * of_contacts(turn, 2 * n)
-    return u, jnp.where(of_contacts(free, 2 * n), d_free, d_u)
+        # How a step of Newton's method depends on the directions that it finds is of
+        # second order.
+        def solved(W, c, friction, u):
+            active = Active(closed, stick, u)
+            return least_solve(*_equations(W, c, friction, active, kappa))
+
+        tangents = d_W, d_c, d_friction, d_others
+        _, d_forces = jax.jvp(solved, (W, c, friction, u), tangents)
+        _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
+        tau, length = across(u, n), norm(z, n)
+        turn = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
+        return jnp.where(of_free, tau * of_contacts(turn, 2 * n), d_others)
+
+    # Few contacts are free for long, and these are two systems of equations.
+    d_u = cond_any(
+        any_of(free), turning, lambda *d: d[-1], d_W, d_c, d_friction, d_others
+    )
+    return u, d_u
 
 
 def _own(W, n: int):

@@ -298,7 +298,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         acceleration = p.unconstrained + dot(p.response, forces)
         acceleration = jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
         return self.body.qdot(q, v), acceleration
@@ -320,7 +320,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         if in_space(forces.shape[0], n):
@@ -334,7 +334,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         q, v = x
         self = in_dtype(self, q.dtype)
         p = point(self, t, q, v, args)
-        forces, _, _ = forces_of(self, p, active_in(self, p, mode))
+        forces, _ = forces_of(self, p, active_in(self, p, mode))
         free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
         return (free + dot(by_contacts, forces)).astype(q.dtype)
 

@@ -45,8 +45,11 @@ def stabilized(system, p: Point):
 
 
 def forces_of(system, p: Point, active: Active):
-    """The forces, the accelerations of all gaps and slips, and the solver of
-    `contact_forces_and_solver`."""
+    """The forces, and the solver of `contact_forces_and_solver`."""
     c = p.c + stabilized(system, p)
-    forces, solver = contact_forces_and_solver(p.W, c, active, system.friction)
-    return forces, p.c + dot(p.W, forces), solver
+    return contact_forces_and_solver(p.W, c, active, system.friction)
+
+
+def accelerations(p: Point, forces):
+    """Those of all gaps and slips."""
+    return p.c + dot(p.W, forces)

@@ -4,14 +4,9 @@ import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
-from .complementarity import (
-    Active,
-    force_size,
-    friction_limit,
-    posedness,
-)
+from .complementarity import Active, force_size, friction_limit, posedness
 from .contact_mode import ContactMode
-from .forces import active_in, forces_of
+from .forces import accelerations, active_in, forces_of
 from .kinematics import little, Point, point, slick, stop_speed
 from .tangential import along, in_space, norm
 
@@ -25,7 +20,8 @@ def watched_values(system, t, x, mode, args):
 
 def watched_at(system, p: Point, active: Active, mode):
     n = system.n_contacts
-    forces, moves, solver = forces_of(system, p, active)
+    forces, solver = forces_of(system, p, active)
+    moves = accelerations(p, forces)
     # Where exactly a departure ends does not matter, as nothing changes there. So
     # it is not ended by rounding, where it begins.
     small = little(p)

@@ -6,7 +6,7 @@ from ..._jax.tracing import stop_gradient
 from .active_contacts import find_active
 from .complementarity import Active
 from .contact_mode import ContactMode
-from .forces import forces_of, slips, stabilized
+from .forces import accelerations, forces_of, slips, stabilized
 from .kinematics import little, Point, slick, still
 from .tangential import along, in_space
 
@@ -44,7 +44,7 @@ def settle(
         system.static_friction,
         exact=0.6,
     )
-    _, moves, _ = forces_of(system, p, active)
+    moves = accelerations(p, forces_of(system, p, active)[0])
     forward, backward = (
         jnp.where(resting | known, int(slipping), int(sliding))
         for slipping, sliding in (

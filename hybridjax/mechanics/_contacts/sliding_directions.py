@@ -84,7 +84,7 @@ def _solved_jvp(primals, tangents):
     # The directions of others that slide are parameters, too.
     d_others = jnp.where(of_free, 0, d_u)
 
-    def turning(d_W, d_c, d_friction, d_others):
+    def turning():
         active = Active(closed, stick, u)
         forces = contact_forces(W, c, active, friction)
         z = _towards(W, c, forces)
@@ -104,10 +104,7 @@ def _solved_jvp(primals, tangents):
         return jnp.where(of_free, tau * of_contacts(turn, 2 * n), d_others)
 
     # Few contacts are free for long, and these are two systems of equations.
-    d_u = cond_any(
-        any_of(free), turning, lambda *d: d[-1], d_W, d_c, d_friction, d_others
-    )
-    return u, d_u
+    return u, cond_any(any_of(free), turning, lambda: d_others)
 
 
 def _own(W, n: int):

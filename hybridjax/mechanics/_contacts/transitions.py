@@ -85,7 +85,7 @@ def _together(system, p: Point, active: Active):
     None of the feet of a rigid body slips along the line to one that sticks.
     """
     n = system.n_contacts
-    forces, _, _ = forces_of(system, p, active)
+    forces, _ = forces_of(system, p, active)
     limit = friction_limit(system.static_friction, forces[:n])
     near = 1 - jnp.finfo(p.c.dtype).eps ** 0.375
     leave = active.stick & (norm(forces[n:], n) >= near * limit)

@@ -30,6 +30,15 @@ def test_rows_of_many_contacts(count):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10)
 
 
+def test_rows_in_every_order():
+    # Each pivot in another row than its variable, in each lane in another one.
+    rng = np.random.default_rng(7)
+    a = np.stack([np.diag(rng.uniform(1, 2, 5))[rng.permutation(5)] for _ in range(40)])
+    a[20:] += rng.normal(size=(20, 5, 5))
+    got = jax.jit(jax.vmap(inverse))(a)
+    np.testing.assert_allclose(got, np.linalg.inv(a), rtol=0, atol=1e-10)
+
+
 def test_contradictions_of_redundant_rows():
     # Four feet with friction against directions of their own, of which three would do:
     # how hard each is pressed is not determined, and what they do then depends on it.

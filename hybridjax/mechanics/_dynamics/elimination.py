@@ -47,26 +47,34 @@ def _of_few(a, active):
 
 def _eliminated(a, active):
     """By Gauss and Jordan, with the largest pivots of the active rows that are left:
-    others cost little."""
+    others cost little.
+
+    In place, and rows stay where they are, as to exchange them costs more. The row of
+    the pivot becomes the one of the variable that is solved for, whose column becomes
+    that row's of the inverse.
+    """
     n = a.shape[0]
     index = np.arange(n)
-    order, place, count = index, index, n
+    order, count, variable = index, n, jnp.full(n, -1)
     if active is not None:
         a = jnp.where(active[:, None] & active[None], a, np.eye(n, dtype=a.dtype))
-        order, place, count = in_order(active)
+        order, _, count = in_order(active)
+        variable = jnp.where(active, -1, index)
 
-    def eliminate(k, m):
+    def eliminate(k, carry):
+        m, variable = carry
         j = _row(jnp.asarray(order), k)
         column = _column(m, j)
-        best = jnp.argmax(jnp.where(place >= k, jnp.abs(column), -1))
-        solved = _row(m, best) / _row(column, best)
-        m = m - column[:, None] * solved[None]
-        # They change places: nothing is left of the best row where it was.
-        m = jnp.where((index == best)[:, None], _row(m, j)[None], m)
-        return jnp.where((index == j)[:, None], solved[None], m)
+        best = jnp.argmax(jnp.where(variable < 0, jnp.abs(column), -1))
+        solved = jnp.where(index == j, 1, _row(m, best)) / _row(column, best)
+        others = jnp.where((index == j)[None], 0, m) - column[:, None] * solved[None]
+        is_best = index == best
+        m = jnp.where(is_best[:, None], solved[None], others)
+        return m, jnp.where(is_best, j, variable)
 
-    m = jnp.concatenate([a, np.eye(n, dtype=a.dtype)], axis=1)
-    return lax.fori_loop(0, count, eliminate, m)[:, n:]
+    m, variable = lax.fori_loop(0, count, eliminate, (a, variable))
+    row = jnp.argmax(variable[None] == index[:, None], axis=1)
+    return m[row][:, variable]
 
 
 def in_order(active: Bool[Array, " n"]):

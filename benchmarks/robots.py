@@ -15,9 +15,10 @@ model of MuJoCo in C, which has its limit at hand. How far the limits are from e
 other is a line of its own.
 
 Every engine, number of lanes and model is a process of its own. Times are CPU seconds,
-as the machine may have other work. All in float64. What was measured is kept in the
-file of `--parts`, so that one part can be measured after the other, and the page is
-made of all that is there. Needs the packages `gymnasium`, `mujoco` and `mujoco-mjx`.
+as the machine may have other work; where JAX sees a GPU, those of the wall. All in
+float64. What was measured is kept in the file of `--parts`, so that one part can be
+measured after the other, and the page is made of all that is there. Needs the packages
+`gymnasium`, `mujoco` and `mujoco-mjx`.
 """
 
 import argparse
@@ -30,15 +31,15 @@ from pathlib import Path
 
 import numpy as np
 from _gymnasium import Fall, fall_of, MODELS, VERSIONS
-from _robot_engines import cpu_timed, differences, Engine, ENGINES
+from _robot_engines import differences, Engine, ENGINES, timed
 from _timing import machine, show_seconds
 
 
 # How many lanes are compared with the limit, and with differences there.
 REFERENCE_LANES = {"hopper": 2, "walker2d": 2, "ant": 1}
 DIFFERENCED = 3  # controls: more would take long
-ENOUGH = 2.0  # CPU seconds that calls are repeated for
-# One more setting is not tried where it would take so long (CPU seconds).
+ENOUGH = 2.0  # seconds that calls are repeated for
+# One more setting is not tried where it would take so long (seconds).
 TOO_LONG = 120.0
 
 
@@ -55,12 +56,12 @@ def measure(name: str, engine_name: str, lanes: int) -> dict:
     found = {"settings": {}, "compile": {}}
     for what in ("forward", "gradient"):
         run = getattr(engine, what)
-        _, begun = cpu_timed(run, first, u)
+        _, begun = timed(run, first, u)
         taken = 0.0
         for label, setting in engine.settings.items():
             if 4 * taken > TOO_LONG:
                 break
-            values, taken = cpu_timed(run, setting, u, enough=ENOUGH)
+            values, taken = timed(run, setting, u, enough=ENOUGH)
             if setting == first:
                 found["compile"][what] = begun - taken
             found["settings"].setdefault(label, {})[what] = {
@@ -127,8 +128,8 @@ def page(parts: dict) -> str:
         "",
         "What `benchmarks/robots.py` wrote (see there what it measures).",
         "",
-        f"{machine()}, {VERSIONS}{_of_mjx()}. CPU seconds, on a machine that had other "
-        "work.",
+        f"{machine()}, {VERSIONS}{_of_mjx()}. CPU seconds (with a GPU, of the wall), "
+        "on a machine that had other work.",
         "",
         "Errors, the largest of two lanes, of the ant of one. Of the end: the largest "
         "entry of the final positions, in m and rad. Of the gradient: relative, in the "

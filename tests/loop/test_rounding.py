@@ -100,3 +100,42 @@ def test_no_warnings():
         _fall(dt0=1e-6)
         run = lambda tol: _fall(stepsize_controller=_pid(tol, tol)).shape
         assert jax.jit(lambda tol: jnp.zeros(run(tol)))(1e-9).shape == (4,)
+
+
+class _Pulled(hj.AbstractHybridSystem):
+    """What is pulled to `cos(t)`, with the rate `args[0]`, and stays above the guard,
+    which is `args[1]` below that."""
+
+    def flow(self, t, x, mode, args):
+        return args[0] * (jnp.cos(t) - x)
+
+    def guards(self, t, x, mode, args):
+        return x - jnp.cos(t) + args[1]
+
+    def jump(self, t, x, mode, event, args):
+        return x + 1, mode
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_stiff_flow_is_not_rounding(dtype):
+    # Explicit steps are off by the tolerance where they are as long as is stable, another
+    # way at each point within them: the guard does not go by its rates, step after step.
+    rate, below = np.meshgrid([1e3, 3e3], [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3])
+
+    def solve(args):
+        return hj.simulate(
+            *(_Pulled(), 0.0, 0.5, jnp.ones(1, dtype), 0, args),
+            stepsize_controller=_pid(1e-3, 1e-3),
+            max_steps=2048,
+            max_events=8,
+            throw=False,
+        )
+
+    args = np.stack([rate.ravel(), below.ravel()], axis=1).astype(dtype)
+    sol = jax.jit(jax.vmap(solve))(args)
+    assert (sol.result == hj.RESULTS.successful).all()
+    assert (sol.events.count == 0).all()
+    # Where the start is forgotten.
+    k = rate.ravel()
+    exact = k * (k * np.cos(0.5) + np.sin(0.5)) / (1 + k**2)
+    np.testing.assert_allclose(sol.x1[:, 0], exact, atol=2e-3)

@@ -118,8 +118,8 @@ class _Pulled(hj.AbstractHybridSystem):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_stiff_flow_is_not_rounding(dtype):
-    # Explicit steps are off by the tolerance where they are as long as is stable, another
-    # way at each point within them: the guard does not go by its rates, step after step.
+    # Explicit steps as long as is stable are off by the tolerance, another way at each
+    # point within them: the guard does not go by its rates, step after step.
     rate, below = np.meshgrid([1e3, 3e3], [1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3])
 
     def solve(args):

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, PyTree
 from .._jax.branch import cond_any, where
 from .._loop.tape import Row, Tape
 from .._systems.flat import FlatSystem
-from .passage import pass_in_order, same_outcome
+from .passage import not_passed, pass_in_order, same_outcome
 from .recording import Rows
 from .ties import generic, Ties
 
@@ -23,13 +23,13 @@ def is_differentiable(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arr
     events depend on their order, as far as that is one of states and of those leaves of
     the system that are not `None` in `moves`?
 
-    Tried are the reverse order, and each guard first (or some of them, of many). A
-    tangent that takes yet another order is checked when it does.
+    Tried are the reverse order, and each guard first of those among which there is a
+    choice (or some of them, of many). A tangent that takes yet another order is checked
+    when it does.
     """
     n_guards = system.n_guards
     rows, num_rows = Rows(tape, twice=False), eqxi.unvmap_max(tape.num_rows)
     ascending = jnp.arange(n_guards, dtype=jnp.int32)
-    tries = min(n_guards, _MAX_ORDERS)
 
     def differs(row: Row, leads):
         t, x, mode = row.t + row.dt, row.x_pre, row.mode
@@ -37,8 +37,8 @@ def is_differentiable(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arr
         begins = ascending == row.event
         tied = Ties(generic(system, t, x, moves), begins)
 
-        def outcome(priority):
-            passage = pass_in_order(
+        def passage(priority):
+            return pass_in_order(
                 system,
                 t,
                 x,
@@ -50,22 +50,33 @@ def is_differentiable(system: FlatSystem, tape: Tape, moves: PyTree) -> Bool[Arr
                 leads,
                 members,
             )
-            allowed = passage.reach.allowed(tape.corner_tol)
-            return passage.x, passage.mode, allowed
 
-        def try_one(k, carry):
-            reference, differs = carry
-            rotated = jnp.mod(ascending - (k * n_guards) // tries, n_guards)
-            priority = jnp.where(k < tries, rotated, n_guards - ascending)
-            other = outcome(priority.astype(jnp.int32))
-            # The first one, which is in ascending order, is what the others must be.
-            reference = where(k == 0, other, reference)
-            (x_0, mode_0, allowed_0), (x_k, mode_k, allowed_k) = reference, other
-            same = same_outcome(x_0, mode_0, x_k, mode_k, allowed_0 + allowed_k)
-            return reference, differs | ~same
+        def try_one(carry):
+            k, first, choice, done, differs = carry
+            # In ascending order; in reverse order; and then with each guard that has
+            # not been there at the front.
+            front = jnp.argmax(choice & ~done).astype(jnp.int32)
+            rotated = jnp.mod(ascending - front, n_guards)
+            other = passage(jnp.where(k == 1, n_guards - ascending, rotated))
+            first = where(k == 0, other, first)
+            choice = choice | other.choice
+            front = jnp.where(k == 0, jnp.argmax(choice), front)
+            done = done | ((ascending == front) & (k != 1))
+            allowed = [p.reach.allowed(tape.corner_tol) for p in (first, other)]
+            same = same_outcome(first.x, first.mode, other.x, other.mode, sum(allowed))
+            return k + 1, first, choice, done, differs | ~same
 
-        init = ((x, mode, jnp.zeros_like(x)), jnp.asarray(False))
-        return leads & lax.fori_loop(0, tries + 1, try_one, init)[1]
+        def going_on(carry):
+            k, _, choice, *_ = carry
+            many = jnp.sum(choice.astype(jnp.int32))
+            # Two have two orders.
+            tries = jnp.where(many > 2, jnp.minimum(many, _MAX_ORDERS) + 1, many)
+            return (k == 0) | (k < eqxi.unvmap_max(tries))
+
+        k, none = jnp.asarray(0, jnp.int32), jnp.zeros_like(begins)
+        first = not_passed(x, mode, n_guards)
+        init = k, first, none, none, jnp.zeros_like(leads)
+        return leads & lax.while_loop(going_on, try_one, init)[-1]
 
     def body(carry):
         i, exists, fired = carry

@@ -63,8 +63,25 @@ class Passage(eqx.Module):
     order: Int[Array, " max_count"]  # the guards as they fire, then -1
     count: Int[Array, ""]
     fired: Bool[Array, " n_guards"]  # which of them did
+    # Those among which there was a choice: another might have come first.
+    choice: Bool[Array, " n_guards"]
     regular: Bool[Array, ""]  # no guard is at rest, and there is an end
     reach: Reach
+
+
+def not_passed(x, mode, n_guards: int) -> Passage:
+    """Where nothing has happened yet."""
+    none = jnp.zeros((n_guards,), bool)
+    return Passage(
+        x=x,
+        mode=mode,
+        order=jnp.full((max_corner_events(n_guards),), -1, jnp.int32),
+        count=jnp.asarray(0, jnp.int32),
+        fired=none,
+        choice=none,
+        regular=jnp.asarray(True),
+        reach=Reach.of(x),
+    )
 
 
 def max_corner_events(n_guards: int) -> int:
@@ -89,15 +106,6 @@ def pass_in_order(
     with the least `priority` is, except that `ties` are kept. Only the `members`
     fire."""
     limit = max_corner_events(system.n_guards)
-    passage = Passage(
-        x=x,
-        mode=mode,
-        order=jnp.full((limit,), -1, jnp.int32),
-        count=jnp.asarray(0, jnp.int32),
-        fired=jnp.zeros_like(members),
-        regular=jnp.asarray(True),
-        reach=Reach.of(x),
-    )
 
     def cond(carry):
         i, *_, unfinished = carry
@@ -115,21 +123,31 @@ def pass_in_order(
         firing = fires_at_once(g, rate, instant_tol(tol, same_time, later)) & members
         fire = unfinished & any_of(firing)
         rests = p.fired & (rate == 0)
-        j = next_to_fire(candidates(g, rate, firing, rests, tol), priority)
-        # What lanes without an event compute here is thrown away.
-        x_plus, mode_plus = system.jump(*of_a_lane_that(fire, (t, p.x, p.mode, j)))
-        new = Passage(
-            x=x_plus,
-            mode=mode_plus,
-            order=jnp.where(jnp.arange(limit) == i, j, p.order),
-            count=p.count + 1,
-            fired=p.fired | (jnp.arange(g.shape[0]) == j),
-            regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),
-            reach=p.reach.and_of(x_plus, flow),
-        )
-        return i + 1, where(fire, new, p), priority, later, fire
+        among = candidates(g, rate, firing, rests, tol)
+        j = next_to_fire(among, priority)
+        this = jnp.arange(g.shape[0]) == j
+
+        def passed():
+            # What lanes without an event compute here is thrown away.
+            here = of_a_lane_that(fire, (t, p.x, p.mode, j))
+            x_plus, mode_plus = system.jump(*here)
+            new = Passage(
+                x=x_plus,
+                mode=mode_plus,
+                order=jnp.where(jnp.arange(limit) == i, j, p.order),
+                count=p.count + 1,
+                fired=p.fired | this,
+                choice=p.choice | (among & any_of(among & ~this)),
+                regular=p.regular & ((rate[j] != 0) | is_inside(g, rate, tol)[j]),
+                reach=p.reach.and_of(x_plus, flow),
+            )
+            return where(fire, new, p)
+
+        # At last nothing fires, and jumps may be large.
+        return i + 1, cond_any(fire, passed, lambda: p), priority, later, fire
 
     later = jnp.zeros_like(members)
+    passage = not_passed(x, mode, system.n_guards)
     init = (jnp.asarray(0, jnp.int32), passage, priority, later, wanted)
     _, passage, *_, unfinished = lax.while_loop(cond, body, init)
     return eqx.tree_at(lambda p: p.regular, passage, passage.regular & ~unfinished)

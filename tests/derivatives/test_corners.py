@@ -395,6 +395,68 @@ def test_discontinuous_corner_raises(mode):
 
 
 #
+# Who is first, among many
+#
+
+RUNNERS = 20
+
+
+class Race(hj.AbstractHybridSystem):
+    """States fall to zero, each at its speed; the last state is the prize of the one
+    that gets there first. Once there, they are not watched."""
+
+    speeds: Array
+    prizes: Array
+
+    def flow(self, t, x, there, args):
+        return jnp.append(-self.speeds, 0.0)
+
+    def guards(self, t, x, there, args):
+        return jnp.where(there, hj.UNWATCHED, x[:-1])
+
+    def jump(self, t, x, there, event, args):
+        won = jnp.where(jnp.any(there), 0.0, self.prizes[event])
+        return x.at[-1].add(won), there | (jnp.arange(RUNNERS) == event)
+
+
+@eqx.filter_jit
+def race_derivatives(prizes, x0):
+    speeds = 1 + jnp.arange(RUNNERS) / RUNNERS
+
+    def run(prizes, x0):
+        system, there = Race(speeds, prizes), jnp.zeros(RUNNERS, bool)
+        sol = hj.simulate(
+            system, 0.0, 1.0, x0 * jnp.append(speeds, 1.0), there, throw=False
+        )
+        return sol.x1[-1]
+
+    return jax.vmap(jax.value_and_grad(run, argnums=(0, 1)))(prizes, x0)
+
+
+def test_race_among_many():
+    # Three of twenty are there at once, with numbers that follow each other, and one of
+    # them, in any place, wins another prize than the others; or all win the same.
+    rng = np.random.default_rng(3)
+    together = np.arange(16)[:, None] + np.arange(3)
+    place = np.arange(16) * 3 // 4 % 4
+    prizes = 2 + rng.uniform(size=(len(together), RUNNERS))
+    x0 = np.full((len(together), RUNNERS + 1), 0.75)
+    x0[:, -1] = 1.0
+    for k, three in enumerate(together):
+        x0[k, three] = 0.5
+        prizes[k, three] = 1.0
+        if place[k] < 3:
+            prizes[k, three[place[k]]] = 1.5
+    values, slopes = race_derivatives(prizes, x0)
+    of_prizes, of_states = map(np.asarray, slopes)
+    alike = place == 3
+    np.testing.assert_allclose(values[alike], 2.0, rtol=1e-12)
+    assert np.isnan(of_states[~alike]).all() and np.isnan(of_prizes[~alike]).all()
+    assert (of_states[alike] == np.eye(RUNNERS + 1)[-1]).all()
+    assert (np.sort(of_prizes[alike], axis=1) == np.eye(RUNNERS)[-1]).all()
+
+
+#
 # Guards that one event hands over to another
 #
 

@@ -55,8 +55,8 @@ def clearly_positive(g0, d0, g1, d1, g_check, grazing_tol):
 
 def contradicts(g0, d0, g1, d1):
     """Where do guards not go by what their rates say, not even by half of it? In short
-    steps that is so where a guard jumps, and where rounding is all that is seen. (And
-    where it bends within the step, as in stiff flows: there its rates differ.)"""
+    steps that is so where a guard jumps, and where rounding is all that is seen. Where
+    rates differ it is not counted: it may bend within the step, as in stiff flows."""
     fastest = jnp.maximum(jnp.abs(d0), jnp.abs(d1))
     steady = jnp.abs(d1 - d0) <= fastest / 2
     return steady & (jnp.abs(g1 - g0 - (d0 + d1) / 2) > fastest / 2)

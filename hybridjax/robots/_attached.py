@@ -24,9 +24,10 @@ class Attached(eqx.Module):
         """Where they are, by transforms of all frames."""
         pick = selection(self.frames, self.topology.n_frames).astype(transforms.dtype)
         places = jnp.concatenate([self.places, jnp.ones_like(self.radii)[:, None]], 1)
-        # Frames are picked by it, too: one sum.
-        products = places[:, None, None, :] * transforms[None, :, :3]
-        return jnp.sum(pick[:, :, None, None] * products, axis=(1, 3))
+        # Frames are picked by it, too: one product.
+        places = pick[:, :, None] * places[:, None, :]
+        columns = jnp.swapaxes(transforms[:, :3], 1, 2)
+        return dot(places.reshape(len(pick), -1), columns.reshape(-1, 3))
 
     def rows(self, twists: Twists, points, directions) -> Float[Array, "points v"]:
         """By how much velocities move points (from the roots) along directions, as

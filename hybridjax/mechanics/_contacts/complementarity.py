@@ -104,9 +104,7 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
     if size > n:
         share = jnp.pad(active.direction, (n, 0)) * of_contacts(friction, size)
         share = jnp.where(closed & ~rows, share, 0)
-        of_normal = np.zeros((size, size), c.dtype)
-        of_normal[np.arange(size), np.arange(size) % n] = 1
-        others = others + of_normal * share[:, None]
+        others = others + _at_normal(share, n)
     matrix = jnp.where(rows[:, None], W, others)
     # Of what is not determined, more is left to normal forces: legs do not push apart.
     each = np.where(np.arange(size) < n, 1, _OF_FRICTION).astype(c.dtype)
@@ -114,6 +112,18 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
     # Without friction it does not matter, as the matrix is symmetric.
     agree = n == 1 or size == n
     return matrix, jnp.where(rows, -c, 0), weights, closed, agree
+
+
+def _at_normal(share, n: int):
+    """The matrix with `share` in the columns of the normal rows. (Not as a product with
+    a constant one, of which the transpose is a sum over all of it.)"""
+    size = share.shape[0]
+    spread = lax.pad(
+        share.reshape(-1, n),
+        np.zeros((), share.dtype),
+        [(0, 0, 0), (0, size - n, size)],
+    )
+    return spread.reshape(size, size)
 
 
 def held_rows(active: Active, size: int) -> Bool[Array, " rows"]:

@@ -109,7 +109,8 @@ def _solved_jvp(primals, tangents):
 
 def _own(W, n: int):
     """An upper bound of how much tangential forces accelerate contacts: `w`."""
-    own = jnp.sum(jnp.abs(stop_gradient(W[n:, n:])), axis=1)
+    W = jnp.abs(stop_gradient(W[n:, n:]))
+    own = dot(W, np.ones(2 * n, W.dtype))
     own = jnp.maximum(own[:n], own[n:])
     return of_contacts(jnp.where(own > 0, own, 1), 2 * n)
 

@@ -39,7 +39,7 @@ class Locate(eqx.Module):
 
 
 def corner_tolerance(given: float | None, dtype) -> Float[Array, ""]:
-    # More than the error of a landing, which is 128 eps of a step at most; and in
-    # float32 not much more, for the sake of fast clocks.
+    # More than the error of a landing, which is a hundredth of it or 256 eps of a step;
+    # and in float32 not much more, for the sake of fast clocks.
     default = max(1.6e-10, 120 * float(jnp.finfo(dtype).eps))
     return jnp.asarray(default if given is None else given, dtype)

@@ -35,6 +35,7 @@ from .._events.firing import (
     lateness,
     next_to_fire,
 )
+from .._events.locate import corner_tolerance
 from .._jax.branch import cond_any, of_a_lane_that, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of, first_least
@@ -45,10 +46,15 @@ from .state import Attempt, first, select, State
 from .tape import Row
 
 
-# A crossing time is refined by whole solver steps until Newton's correction is smaller
-# than this many sqrt(eps) of the step; the rest is made up by a step along the flow,
-# whose error is the square of that.
-_LANDING = 16
+# A crossing time is refined by whole solver steps until Newton's correction, delta, is
+# small; the rest is made up by a step along the flow. As steps dt are no longer than
+# the flow takes to bend, its error is a time of delta^2 / dt at most (and delta / dt of
+# that of the step): less than so many eps of the step, or than this share of what
+# counts as one instant (by default, where more is said to).
+_LANDING, _OF_INSTANT = 256, 0.01
+
+# It is never larger than this share of the step.
+_LAST = 1 / 64
 
 # So many steps in a row that are too short to judge a guard do not lead away from where
 # it cannot be judged. A kink or a jump of a guard is passed in one of them.
@@ -108,6 +114,9 @@ class LandingLoop(AbstractLoop):
     def __init__(self, system, t0, t1, settings):
         super().__init__(system, t0, t1, settings)
         self.grazing_tol = settings.event_method.grazing_tolerance(t0.dtype)
+        begin, end = settings.interval
+        default = corner_tolerance(None, t0.dtype) * (end - begin)
+        self.landing_tol = _OF_INSTANT * jnp.minimum(self.corner_tol, default)
 
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)
@@ -325,7 +334,8 @@ class LandingLoop(AbstractLoop):
         approach, dt, g, rate = s.approach, a.dt, a.g, a.rate
         target = jnp.arange(g.shape[0]) == approach.guard
         correction = jnp.where(g == 0, 0, -g / jnp.where(rate == 0, 1, rate))
-        enough = _LANDING * jnp.sqrt(self.eps) * dt
+        enough = jnp.sqrt(dt) * jnp.sqrt(_LANDING * self.eps * dt + self.landing_tol)
+        enough = jnp.minimum(enough, _LAST * dt)
         ahead = jnp.where(rate < 0, correction, jnp.inf)[approach.guard]
         ahead = jnp.where(ahead <= enough, ahead, 0)
         candidate = (target | (g <= 0) | (correction < ahead)) & (rate < 0)

@@ -50,7 +50,7 @@ from .tape import Row
 # small; the rest is made up by a step along the flow. As steps dt are no longer than
 # the flow takes to bend, its error is a time of delta^2 / dt at most (and delta / dt of
 # that of the step): less than so many eps of the step, or than this share of what
-# counts as one instant (by default, where more is said to).
+# counts as one instant (by default, if more is said to).
 _LANDING, _OF_INSTANT = 256, 0.01
 
 # It is never larger than this share of the step.
@@ -116,7 +116,9 @@ class LandingLoop(AbstractLoop):
         self.grazing_tol = settings.event_method.grazing_tolerance(t0.dtype)
         begin, end = settings.interval
         default = corner_tolerance(None, t0.dtype) * (end - begin)
-        self.landing_tol = _OF_INSTANT * jnp.minimum(self.corner_tol, default)
+        instant = jnp.minimum(self.corner_tol, default)
+        # Without an error control nothing is known of what steps are off by.
+        self.landing_tol = _OF_INSTANT * instant if settings.adaptive else 0
 
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)

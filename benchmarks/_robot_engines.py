@@ -10,6 +10,7 @@ from _gymnasium import Fall, mujoco
 
 SECONDS = 1.0
 REST_SPEED = 1e-3  # m/s, of hybridjax; else feet that creep make a fall stiff
+MOST_CLOSED = 16  # of them at once, of hybridjax
 MAX_STEPS, MAX_EVENTS = 4096, 1024
 
 
@@ -33,7 +34,9 @@ def hybridjax(fall: Fall) -> Engine:
     import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
-    robot = hj.robots.from_mjcf(fall.model, rest_speed=REST_SPEED)
+    robot = hj.robots.from_mjcf(
+        fall.model, rest_speed=REST_SPEED, most_closed=MOST_CLOSED
+    )
     x0 = jnp.asarray(fall.q), jnp.zeros(fall.model.nv)
     free = jnp.zeros(len(robot.contacts), int)
 

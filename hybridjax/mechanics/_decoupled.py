@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ._contacts.kinematics import point
+from ._contacts.some_contacts import SomeContacts
 from ._mechanical import MechanicalSystem
 
 
@@ -89,7 +90,7 @@ def decoupled(
     t = jnp.asarray(t, q.dtype)
     n, d = system.n_contacts, q.shape[0]
     tol = 64 * jnp.finfo(q.dtype).eps
-    p = point(system, t, q, v, args)
+    p = point(SomeContacts(system, q.dtype), t, q, v, args)
     W = p.W[:n, :n]
     norms = jnp.sqrt(jnp.diagonal(W))
     coupling = W / jnp.outer(norms, norms)

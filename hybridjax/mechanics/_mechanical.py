@@ -8,13 +8,14 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._jax.tracing import is_traced
 from .._systems.names import Names
-from .._systems.parameter import in_dtype, parameter
+from .._systems.parameter import parameter
 from .._systems.rest import as_rest_speed, RestSpeed
-from .._systems.system import AbstractSelfStartingSystem
+from .._systems.system import AbstractSelfStartingSystem, UNWATCHED
 from ._contacts.contact_mode import ContactMode
 from ._contacts.forces import active_in, forces_of
 from ._contacts.guards import watched_values
 from ._contacts.kinematics import point
+from ._contacts.some_contacts import SomeContacts
 from ._contacts.start_contacts import FAULTS, start_contacts
 from ._contacts.tangential import in_space
 from ._contacts.transitions import transition
@@ -116,6 +117,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         they are known, as those of a robot are by recursion from link to link (its
         weight may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then
         not differentiated for them. `None`: they are derived from it.
+    - `most_closed`: how many contacts may be closed, or lifting off, at once. Of some
+        dozens of contact points, as a robot has, few are as a rule, and it is worth
+        saying: only so many are in the equations that are solved. Nothing else changes;
+        a simulation in which there are more fails, and says so. `None`: all of them.
 
     **State:** the pair `(q, v)` of configuration and velocity, of shape `(d,)` each; or
     of shapes `(n,)` and `(d,)`, with a `velocity_to_qdot`.
@@ -141,12 +146,13 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     **Raises:**
 
     - `ValueError` for arguments of wrong shape; and at the start, if a contact is below
-      ground, or a closed contact is open or moves; or if the mass matrix is not
-      positive definite. It names the contact. Where the start is traced,
-      `hj.SimulationError`, or the result `nonfinite_state` with `throw=False`, and the
-      mode says which contact is `INCONSISTENT`. (A closed contact that would have to
-      pull, or cannot stick, is open or slips from the start on: efforts may jump where
-      one simulation ends and the next one begins.)
+      ground, or a closed contact is open or moves, or more than `most_closed` are
+      closed; or if the mass matrix is not positive definite. It names the contact.
+      Where the start is traced, `hj.SimulationError`, or the result `nonfinite_state`
+      with `throw=False`, and the mode says which contact is `INCONSISTENT`, or
+      `CROWDED`. (A closed contact that would have to pull, or cannot stick, is open or
+      slips from the start on: efforts may jump where one simulation ends and the next
+      one begins.)
 
     !!! note "The error of coming to rest"
 
@@ -198,6 +204,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     bias: Callable | None
     n_contacts: int = eqx.field(static=True)
     apex: bool = eqx.field(static=True)
+    most_closed: int | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -219,6 +226,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         formulation: AbstractFormulation | None = None,
         velocity_to_qdot: Callable | None = None,
         bias: Callable | None = None,
+        most_closed: int | None = None,
     ):
         if static_friction is None:
             static_friction = friction
@@ -247,6 +255,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.constraints = constraints
         self.velocity_to_qdot = velocity_to_qdot
         self.bias = bias
+        self.most_closed = _bound(most_closed, n_contacts, apex)
         self.formulation = (
             IndexOne(stabilization) if formulation is None else formulation
         )
@@ -296,18 +305,41 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def flow(self, t, x, mode, args):
         q, v = x
-        self = in_dtype(self, q.dtype)
-        p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        some = SomeContacts(self, q.dtype, mode == ContactMode.FREE)
+        p = point(some, t, q, v, args)
+        forces, _ = forces_of(some, p, active_in(some, p, some.take(mode)))
         acceleration = p.unconstrained + dot(p.response, forces)
         acceleration = jnp.where(jnp.any(mode < 0), jnp.nan, acceleration)
-        return self.body.qdot(q, v), acceleration
+        return some.body.qdot(q, v), acceleration
 
     def guards(self, t, x, mode, args):
-        return watched_values(in_dtype(self, x[0].dtype), t, x, mode, args)
+        some = SomeContacts(self, x[0].dtype, mode == ContactMode.FREE)
+        g = watched_values(some, t, x, some.take(mode), args)
+        if self.most_closed is None:
+            return g
+        # The others are free.
+        gap = some.whole._gap_at(t, x[0], args)
+        normal, *others = g.reshape(-1, self.most_closed)
+        unwatched = jnp.full_like(gap, UNWATCHED)
+        others = [some.put(g, unwatched) for g in others]
+        return jnp.concatenate([some.put(normal, gap), *others])
 
     def jump(self, t, x, mode, event, args):
-        return transition(in_dtype(self, x[0].dtype), t, x, mode, event, args)
+        every = SomeContacts(self, x[0].dtype)
+        if self.most_closed is None:
+            return transition(every, t, x, mode, event, args)
+        n = self.n_contacts
+        here = jnp.arange(n) == event % n
+        taking_part = here | (mode != ContactMode.FREE)
+        # Beside these, those that may touch in the same instant.
+        gap = jnp.abs(every.whole._gap_at(t, x[0], args))
+        some = SomeContacts(self, x[0].dtype, jnp.where(taking_part, -1, gap))
+        slot = jnp.argmax(some.take(here)).astype(jnp.int32)
+        slot = event // n * self.most_closed + slot
+        x, after = transition(some, t, x, some.take(mode), slot, args)
+        crowded = here & (jnp.sum(taking_part) > self.most_closed)
+        after = jnp.where(crowded, int(ContactMode.CROWDED), some.put(after, mode))
+        return x, after
 
     def contact_forces(self, t, x, mode, args=None) -> tuple[Array, Array]:
         r"""The contact forces: normal and tangential, each of shape `(n_contacts,)`; in
@@ -318,9 +350,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         impulses at an impact come on top of them.)
         """
         q, v = x
-        self = in_dtype(self, q.dtype)
-        p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        every = SomeContacts(self, q.dtype)
+        p = point(every, t, q, v, args)
+        forces, _ = forces_of(every, p, active_in(every, p, mode))
         n = self.n_contacts
         tangential = forces[n:] if self.tangents is not None else jnp.zeros((n,))
         if in_space(forces.shape[0], n):
@@ -332,9 +364,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         $-\Phi_q^\top \lambda$: as those of `hj.mechanics.Multibody`.
         """
         q, v = x
-        self = in_dtype(self, q.dtype)
-        p = point(self, t, q, v, args)
-        forces, _ = forces_of(self, p, active_in(self, p, mode))
+        every = SomeContacts(self, q.dtype)
+        p = point(every, t, q, v, args)
+        forces, _ = forces_of(every, p, active_in(every, p, mode))
         free, by_contacts = p.multipliers[:, 0], p.multipliers[:, 1:]
         return (free + dot(by_contacts, forces)).astype(q.dtype)
 
@@ -371,14 +403,15 @@ class MechanicalSystem(AbstractSelfStartingSystem):
                     f"{self.n_contacts} integers, one `ContactMode` for each contact, "
                     f"but it has shape {mode.shape} and dtype {mode.dtype}."
                 )
-        system = in_dtype(self, x[0].dtype)
-        x, mode, faults = start_contacts(system, t, x, mode, args)
+        every = SomeContacts(self, x[0].dtype)
+        x, mode, faults = start_contacts(every, t, x, mode, args)
         if not is_traced((mode, faults)):
             for j, fault in enumerate(np.asarray(faults)):
                 if fault > 0:
                     raise ValueError(FAULTS[int(fault) - 1].format(j))
         mode = jnp.where(faults > 0, int(ContactMode.INCONSISTENT), mode)
         mode = jnp.where(faults == 1, int(ContactMode.UNSOLVABLE), mode)
+        mode = jnp.where(faults == len(FAULTS), int(ContactMode.CROWDED), mode)
         return x, mode
 
     def _check_shapes(self, t, x, args):
@@ -403,6 +436,10 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     # Parts
     #
 
+    def _gap_at(self, t, q, args) -> Float[Array, " n_contacts"]:
+        gap = self.gap(q, args)
+        return gap if self.surface is None else gap - self.surface(t, args)
+
     @property
     def body(self) -> Multibody:
         """The same without contacts."""
@@ -414,6 +451,22 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             self.velocity_to_qdot,
             self.bias,
         )
+
+
+def _bound(most_closed: int | None, n_contacts: int, apex: bool) -> int | None:
+    if most_closed is None:
+        return None
+    if most_closed < 1:
+        raise ValueError(
+            "Argument `most_closed` must be a positive number of contacts, or `None`, "
+            f"but it is {most_closed}."
+        )
+    if apex:
+        raise ValueError(
+            "Argument `most_closed` does not go with `apex=True`, with which all that "
+            "rise are watched too. Leave one of them out."
+        )
+    return None if most_closed >= n_contacts else most_closed
 
 
 class _Constant(eqx.Module):
@@ -434,6 +487,8 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
 
 
 _EXPLANATIONS = {
+    "CROWDED": "more contacts than `most_closed` are closed at once, or lift off. Pass "
+    "a larger number, or `None`, to the system",
     "UNSOLVABLE": "no unique contact force or impulse agrees with its friction, as in "
     "Painlevé's paradox. Less friction, or another configuration, has one",
     "INCONSISTENT": "the start is below ground, or does not agree with the contact "

@@ -67,7 +67,7 @@ def from_mjcf(
     - `friction`: of all contacts of geoms, one number or one for each, in the order of
         `robot.contacts`. `None`: that of the file.
     - `kwargs`: any other argument of `hj.mechanics.MechanicalSystem`: `restitution`,
-        `rest_speed`, `stabilization`, ...
+        `rest_speed`, `most_closed`, ...
 
     **Returns:**
 

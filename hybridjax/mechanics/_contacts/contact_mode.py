@@ -26,6 +26,7 @@ class ContactMode(enum.IntEnum):
 
     - `UNSOLVABLE`: no contact forces, or impulses, satisfy the laws of contact and
         friction (or more than one do): Painlevé's paradox.
+    - `CROWDED`: more contacts are closed at once than `most_closed` says.
     - `INCONSISTENT`: the start was below ground, or moved against its contact mode.
 
     ??? cite "Reference"
@@ -35,6 +36,7 @@ class ContactMode(enum.IntEnum):
         `RISING` are V, `STICKING` is C, and the others are S.
     """
 
+    CROWDED = -3
     INCONSISTENT = -2
     UNSOLVABLE = -1
     FREE = 0

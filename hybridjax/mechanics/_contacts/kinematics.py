@@ -35,39 +35,40 @@ class Point(eqx.Module):
 
 def point(system, t, q, v, args) -> Point:
     """What the contacts look like in a state, whatever their mode."""
-
-    rate_of = system.velocity_to_qdot
+    whole = system.whole
 
     def rows(q):
-        a, normals = gaps(system, q, v, args)
-        if system.tangents is None:
+        a, normals = gaps(whole, q, v, args)
+        if whole.tangents is None:
             return normals, a
-        tangents = rows_of(system.tangents(q, args))
+        tangents = rows_of(whole.tangents(q, args))
         return jnp.concatenate([normals, tangents]), a
 
-    dq = qdot(rate_of, q, v)
+    dq = qdot(whole.velocity_to_qdot, q, v)
     jacobian, turning, a = jax.jvp(rows, (q,), (dq,), has_aux=True)
     rate, bias = dot(jacobian, v), dot(turning, v)
-    if system.surface is not None:
-        n, one = system.n_contacts, jnp.ones_like(t)
-        surface = lambda t: system.surface(t, args)  # pyright: ignore
+    if whole.surface is not None:
+        n, one = whole.n_contacts, jnp.ones_like(t)
+        surface = lambda t: whole.surface(t, args)  # pyright: ignore
         along = lambda t: jax.jvp(surface, (t,), (one,))
         (s, s_rate), (_, s_bias) = jax.jvp(along, (t,), (one,))
         a = a - s
         less = lambda a, s: jnp.concatenate([a[:n] - s, a[n:]])
         rate, bias = less(rate, s_rate), less(bias, s_bias)
-    solved, multipliers = system.body.solve(t, q, v, args, jacobian.T)
-    moved = dot(jacobian, solved)
+    of_some = system.take_rows(jacobian)
+    solved, multipliers = system.body.solve(t, q, v, args, of_some.T)
+    moved = dot(of_some, solved)
     point = Point(
-        gap=a,
-        velocity=rate,
-        jacobian=jacobian,
+        gap=system.take(a),
+        velocity=system.take_rows(rate),
+        jacobian=of_some,
         multipliers=multipliers,
         unconstrained=solved[:, 0],
         response=solved[:, 1:],
         W=moved[:, 1:],
-        c=moved[:, 0] + bias,
-        **_sizes(system, q, v, a, rate, bias, jacobian, solved[:, 0]),
+        c=moved[:, 0] + system.take_rows(bias),
+        # Of all contacts: how exact they are does not change with which are chosen.
+        **_sizes(whole, q, v, a, rate, bias, jacobian, solved[:, 0]),
     )
     return in_dtype(point, q.dtype)
 

@@ -20,7 +20,8 @@ from .settling import settle
 from .tangential import along, in_space, norm, unit
 
 
-# What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`.
+# What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`, and the last
+# one `CROWDED`.
 FAULTS = (
     "There is no unique contact force at contact {0} that agrees with its friction, as "
     "in Painlevé's paradox. Less friction, or another configuration in `x0`, has one.",
@@ -38,6 +39,8 @@ FAULTS = (
     "with `FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
     "Argument `normals` is not the derivative of `gap`: times a velocity it is not the "
     "rate of gap {0}. Its rows are with respect to `v`. Correct it, or leave it out.",
+    "Argument `most_closed` is less than the number of contacts that are closed at the "
+    "start, contact {0} among them. Pass a larger number, or `None`.",
 )
 
 
@@ -105,7 +108,8 @@ def _start_contacts(system, t, x, mode, args):
         guess.direction,
     )
     below = p.gap < -may_be_off * length
-    faults = [lost, below, *of_mode, _other_normals(system, q, v, args, tol)]
+    normals = _other_normals(system.whole, q, v, args, tol)
+    faults = [lost, below, *of_mode, normals, _crowded(system.whole, mode)]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
     q = q + jnp.where(sound, closing(system, q, p, begins), 0)
@@ -127,6 +131,14 @@ def _disagree(system, p: Point, active: Active, mode):
         # Whether there is a solution is a number, without a unit.
         disagree = disagree | (guards[-1] <= 0)
     return moves & disagree
+
+
+def _crowded(system, mode):
+    """Which contacts take part where more do than may?"""
+    taking_part = mode != ContactMode.FREE
+    if system.most_closed is None:
+        return jnp.zeros_like(taking_part)
+    return taking_part & (jnp.sum(taking_part) > system.most_closed)
 
 
 def _other_normals(system, q, v, args, tol):

@@ -27,7 +27,7 @@ class Engine(NamedTuple):
     difference: float = 0.0  # of controls, where states of the limit are differenced
 
 
-def hybridjax(fall: Fall) -> Engine:
+def hybridjax(fall: Fall, solver: str = "Tsit5") -> Engine:
     import diffrax
     import hybridjax as hj
     import jax
@@ -44,6 +44,7 @@ def hybridjax(fall: Fall) -> Engine:
         sol = hj.simulate(
             robot.system,
             *(0.0, SECONDS, x0, free, u),
+            solver=getattr(diffrax, solver)(),
             stepsize_controller=diffrax.PIDController(rtol=tolerance, atol=tolerance),
             max_steps=MAX_STEPS,
             max_events=MAX_EVENTS,
@@ -74,6 +75,14 @@ def hybridjax(fall: Fall) -> Engine:
     # the walker's outcome bends in less than 1e-4.
     step = 1e-4 if fall.model.nq > fall.model.nv else 1e-6
     return Engine(of_successful(final), of_successful(slope), settings, limit, step)
+
+
+def of_third_order(fall: Fall) -> Engine:
+    """Steps that end at events are short: fewer stages do for them. The limit is that
+    of the other solver."""
+    engine = hybridjax(fall, "Bosh3")
+    settings = dict(list(engine.settings.items())[:1])
+    return engine._replace(settings=settings, limit=None)
 
 
 def mjx(fall: Fall) -> Engine:
@@ -123,7 +132,12 @@ def in_c(fall: Fall) -> Engine:
     return Engine(forward, gradient, _steps(fall, (1, 4, 16)), limit, difference)
 
 
-ENGINES = {"hybridjax": hybridjax, "MJX": mjx, "MuJoCo": in_c}
+ENGINES = {
+    "hybridjax": hybridjax,
+    "hybridjax:Bosh3": of_third_order,
+    "MJX": mjx,
+    "MuJoCo": in_c,
+}
 
 
 def differences(

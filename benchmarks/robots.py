@@ -182,7 +182,7 @@ def _apart(found: list, exact: list, what: str) -> float:
 
 def _limit(parts, name: str, engine: str) -> dict | None:
     # MJX has the model of MuJoCo, and its limit.
-    engine = "MuJoCo" if engine == "MJX" else engine
+    engine = "MuJoCo" if engine == "MJX" else engine.split(":")[0]
     return parts.get(f"{name} {engine} 1", {}).get("limit")
 
 

@@ -21,7 +21,7 @@ from .._events.firing import (
     lateness,
     next_to_fire,
 )
-from .._jax.branch import of_a_lane_that, where
+from .._jax.branch import cond_any, of_a_lane_that, where
 from .._jax.directional import directional
 from .._jax.reduce import any_of, least
 from .._systems.flat import FlatSystem
@@ -140,29 +140,34 @@ def resolve_corner(
         tau = jnp.sum(jnp.where(this, tau, 0))
         dt, dx = c.dt + tau, c.dx + tau * flow
 
-        # What lanes without an event compute here is thrown away.
-        t_here, x_here, mode_here, event = of_a_lane_that(fire, (t, c.x, c.mode, j))
+        def passed():
+            # What lanes without an event compute here is thrown away.
+            here = of_a_lane_that(fire, (t, c.x, c.mode, j))
+            t_here, x_here, mode_here, event = here
 
-        def jump(system, t, x):
-            return system.jump(t, x, mode_here, event)
+            def jump(system, t, x):
+                return system.jump(t, x, mode_here, event)
 
-        (x_plus, mode_plus), (dx_plus, _) = directional(
-            jump, (system, t_here, x_here), (dsystem, dt, dx)
-        )
-        new = Corner(
-            x=x_plus,
-            mode=mode_plus,
-            dx=dx_plus,
-            dt=dt,
-            guard_dt=jnp.where(it, dt, c.guard_dt),
-            guard_dx=jnp.where(it[:, None], dx, c.guard_dx),
-            guard_x=jnp.where(it[:, None], c.x, c.guard_x),
-            guard_count=c.guard_count + this,
-            order=jnp.where(jnp.arange(c.order.size) == i, j, c.order),
-            count=c.count + 1,
-            reach=c.reach.and_of(x_plus, flow),
-        )
-        c, earliest = where(fire, (new, dt), (c, earliest))
+            (x_plus, mode_plus), (dx_plus, _) = directional(
+                jump, (system, t_here, x_here), (dsystem, dt, dx)
+            )
+            new = Corner(
+                x=x_plus,
+                mode=mode_plus,
+                dx=dx_plus,
+                dt=dt,
+                guard_dt=jnp.where(it, dt, c.guard_dt),
+                guard_dx=jnp.where(it[:, None], dx, c.guard_dx),
+                guard_x=jnp.where(it[:, None], c.x, c.guard_x),
+                guard_count=c.guard_count + this,
+                order=jnp.where(jnp.arange(c.order.size) == i, j, c.order),
+                count=c.count + 1,
+                reach=c.reach.and_of(x_plus, flow),
+            )
+            return where(fire, (new, dt), (c, earliest))
+
+        # At last nothing fires, and jumps may be large.
+        c, earliest = cond_any(fire, passed, lambda: (c, earliest))
         return i + 1, c, earliest, later, fire & ~alone
 
     corner = not_passed(system, t, lead.x, lead.mode, lead.dx)

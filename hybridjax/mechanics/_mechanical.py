@@ -456,17 +456,17 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 def _bound(most_closed: int | None, n_contacts: int, apex: bool) -> int | None:
     if most_closed is None:
         return None
-    if most_closed < 1:
+    if not isinstance(most_closed, int | np.integer) or most_closed < 1:
         raise ValueError(
-            "Argument `most_closed` must be a positive number of contacts, or `None`, "
-            f"but it is {most_closed}."
+            "Argument `most_closed` must be a positive integer, or `None`, but it is "
+            f"{most_closed}."
         )
     if apex:
         raise ValueError(
             "Argument `most_closed` does not go with `apex=True`, with which all that "
             "rise are watched too. Leave one of them out."
         )
-    return None if most_closed >= n_contacts else most_closed
+    return None if most_closed >= n_contacts else int(most_closed)
 
 
 class _Constant(eqx.Module):

@@ -123,8 +123,9 @@ def test_errors():
         hj.simulate(rod, 0.0, 0.5, lying)
     starts = lambda q: rod.start(jnp.zeros(()), (q, lying[1]), None, None)[1]
     np.testing.assert_array_equal(jax.jit(starts)(lying[0]), [ContactMode.CROWDED] * 2)
-    with pytest.raises(ValueError, match="`most_closed` must be a positive"):
-        models.rod(most_closed=0)
+    for wrong in (0, 1.5):
+        with pytest.raises(ValueError, match="`most_closed` must be a positive"):
+            models.rod(most_closed=wrong)
     with pytest.raises(ValueError, match="`most_closed` does not go with `apex"):
         models.rod(most_closed=1, apex=True)
     # No fewer than there are is no bound.

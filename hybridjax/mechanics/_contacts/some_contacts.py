@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..._systems.parameter import in_dtype
 from .._dynamics.dot import dot
+from .._dynamics.elimination import in_order
 
 
 class SomeContacts(eqx.Module):
@@ -37,9 +38,8 @@ class SomeContacts(eqx.Module):
                 (last[None] == last[:, None]) & earlier
             )
             among = jnp.sum(first, axis=1) < system.most_closed
-            place = jnp.sum(earlier & among[None], axis=1)
-            slots = np.arange(system.most_closed)
-            self.chosen = among[None] & (place[None] == slots[:, None])
+            _, place, _ = in_order(among)
+            self.chosen = place[None] == np.arange(system.most_closed)[:, None]
         self.friction = self.take(self.whole.friction)
         self.static_friction = self.take(self.whole.static_friction)
 
@@ -74,10 +74,7 @@ class SomeContacts(eqx.Module):
 
     def take(self, each):
         """What belongs to each contact, for those in the slots."""
-        if self.chosen is None:
-            return each
-        chosen = jnp.where(self.chosen, each[None], jnp.zeros_like(each)[None])
-        return jnp.sum(chosen, axis=1, dtype=each.dtype)
+        return each if self.chosen is None else _picked(self.chosen, each)
 
     def take_rows(self, rows):
         """The same of the rows of a `Point`, or one number for each."""
@@ -93,6 +90,11 @@ class SomeContacts(eqx.Module):
         """Back: contacts that are in no slot have what the `others` have."""
         if self.chosen is None:
             return each
-        there = jnp.where(self.chosen, each[:, None], jnp.zeros_like(each)[:, None])
-        there = jnp.sum(there, axis=0, dtype=each.dtype)
+        there = _picked(self.chosen.T, each)
         return jnp.where(jnp.any(self.chosen, axis=0), there, others)
+
+
+def _picked(chosen: Bool[Array, "m k"], each):
+    """The one of `each` that is chosen in each row, or zero."""
+    picked = jnp.where(chosen, each[None], jnp.zeros_like(each)[None])
+    return jnp.sum(picked, axis=1, dtype=each.dtype)

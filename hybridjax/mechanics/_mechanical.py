@@ -490,7 +490,8 @@ _EXPLANATIONS = {
     "CROWDED": "more contacts than `most_closed` are closed at once, or lift off. Pass "
     "a larger number, or `None`, to the system",
     "UNSOLVABLE": "no unique contact force or impulse agrees with its friction, as in "
-    "Painlevé's paradox. Less friction, or another configuration, has one",
+    "Painlevé's paradox, or none was found, as may be with redundant contacts. Less "
+    "friction, or another configuration, has one",
     "INCONSISTENT": "the start is below ground, or does not agree with the contact "
     "mode. Pass positive gaps for free contacts, and leave out `mode0`, or make the "
     "gaps and velocities of closed contacts zero",

@@ -3,9 +3,17 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hybridjax.mechanics import ContactMode
 from hybridjax.mechanics._contacts.complementarity import Active, contact_forces
-from hybridjax.mechanics._contacts.sliding_directions import sliding_directions
-from hybridjax.mechanics._contacts.tangential import along, norm, unit
+from hybridjax.mechanics._contacts.kinematics import gaps
+from hybridjax.mechanics._contacts.sliding_directions import (
+    sliding_directions,
+    turning,
+)
+from hybridjax.mechanics._contacts.tangential import along, norm, rows_of, unit
+from hybridjax.models import body_on_plane
+from scipy.optimize import nnls
+from scipy.spatial.transform import Rotation
 
 from ..helpers import slope, STEPS
 
@@ -17,7 +25,8 @@ def _slides_on(W, c, friction):
     """Directions, impulses and velocities of contacts that land and all slide on."""
     n, every = friction.size, jnp.ones(friction.size, bool)
     active = Active(every, ~every, unit(c[n:], n))
-    active = sliding_directions(W, c, active, every, friction)
+    found = sliding_directions(W, c, active, every, friction)
+    active = turning(W, c, found, found.direction, every, friction)
     impulses = contact_forces(W, c, active, friction)
     return active.direction, impulses, c + W @ impulses
 
@@ -53,6 +62,23 @@ def test_derivatives_also_of_what_pulls():
         np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-8)
 
 
+def test_second_derivatives():
+    rng, h = np.random.default_rng(1), 1e-4
+
+    @jax.jit
+    def run(given, change):
+        first = lambda given: _impact(given, change)[1]
+        return jax.jvp(first, (given,), (change,))
+
+    for _ in range(10):
+        given, change = rng.normal(size=(2, 3 * _n + 1, _d))
+        given[-1, :_n] = -1.0, -1.0, -2.0
+        given[-1, _n:] = 2 * np.sign(given[-1, _n:]) + given[-1, _n:]
+        _, got = run(given, change)
+        ends = [run(given + k * h * change, change)[0] for k in STEPS]
+        np.testing.assert_allclose(got, slope(ends, h), rtol=1e-7, atol=1e-7)
+
+
 def test_derivatives_of_redundant_feet():
     # Four feet of a rigid body land: how they share the impulse is not determined, and
     # is the least. By friction it moves the body, and with that the directions.
@@ -80,3 +106,55 @@ def test_derivatives_of_redundant_feet():
         ends = [run(given + k * h * change, change)[0] for k in STEPS]
         # Where four feet share three impulses, eight digits are rounding.
         np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-4)
+
+
+def test_friction_is_against_the_slip_or_it_is_said():
+    # A tall box on four feet tips over one of them, and turns; feet of which it is said
+    # that they are closed may approach. That is a lot for a search: what it does not
+    # find is no solution, and so the mode says.
+    low = np.array([[i, j, -1] for i in (-1, 1) for j in (-1, 1)])
+    feet, friction = np.array([0.1, 0.08, 0.4]) * low, np.linspace(0.2, 0.9, 4)
+    box = body_on_plane(feet, inertia=[0.02, 0.03, 0.004], friction=friction)
+
+    def one(state):
+        q, v, mode, foot = state
+        (_, after), mode = box.jump(jnp.zeros(()), (q, v), mode, foot, None)
+        _, normals = gaps(box, q, v, None)
+        tangents = rows_of(box.tangents(q, None))  # pyright: ignore
+        return after, mode, box.mass_matrix(q, None), normals, tangents
+
+    # One after the other: each takes as many attempts as it needs.
+    land = jax.jit(lambda *states: jax.lax.map(one, states))
+    rng, m = np.random.default_rng(1), 600
+    turns = Rotation.from_rotvec(rng.uniform(-3, 3, (m, 1)) * np.array([[0, 0, 1.0]]))
+    q = np.zeros((m, 7))
+    q[:, 2], q[:, 3:] = 0.4, np.roll(turns.as_quat(), 1, axis=1)
+    v, foot = rng.normal(size=(m, 6)), rng.integers(4, size=m)
+    mode = rng.choice([0, 0, 1, 8], size=(m, 4))
+    each = np.arange(m)
+    mode[each, foot] = ContactMode.FREE
+    _, _, _, normals, _ = land(q, v, mode, foot)
+    rates = np.einsum("kni,ki->kn", normals, v)[each, foot]
+    v = -v * np.sign(rates)[:, None]
+    results = [np.asarray(a) for a in land(q, v, mode, foot)]
+
+    slid, lost = 0, 0
+    for before, after, mode, mass, normal, tangent in zip(v, *results, strict=True):
+        if (mode < 0).any():
+            lost += 1
+            continue
+        slips = (tangent @ after).reshape(2, 4)
+        speeds = np.sqrt((slips**2).sum(axis=0))
+        if (speeds < 1e-6).any():
+            continue
+        # The impulse is one of contacts that push, each with its friction.
+        against = slips / speeds
+        J = normal - friction[:, None] * np.einsum(
+            "in,ind->nd", against, tangent.reshape(2, 4, 6)
+        )
+        impulse = mass * (after - before)
+        _, missed = nnls(J.T, impulse)
+        assert missed < 1e-6 * np.abs(impulse).max()
+        assert (normal[mode != ContactMode.FREE] @ after > -1e-9).all()
+        slid += 1
+    assert slid > 200 and lost == 0

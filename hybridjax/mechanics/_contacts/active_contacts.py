@@ -19,7 +19,7 @@ from .complementarity import (
 )
 from .projections import by_projections
 from .sliding_directions import sliding_directions
-from .tangential import along, in_space, norm, of_contacts, unit
+from .tangential import across, along, in_space, norm, of_contacts, unit
 
 
 def find_active(
@@ -82,8 +82,10 @@ def find_active(
             W, c, guess, resting, known, held, friction, static_friction
         )
         # The least forces of redundant contacts may leave the cones, although others
-        # would not. What moves is the same with all.
-        trusted = converged & are_redundant(W, held_rows(first, c.shape[0]))
+        # would not. What moves is the same with all, unless friction depends on them.
+        rubs = first.closed & ~first.stick & (friction > 0)
+        redundant = are_redundant(W, held_rows(first, c.shape[0]))
+        trusted = converged & redundant & ~rubs.any()
     members = guess.closed
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not in_space(c.shape[0], n) else 2 * many + 4
@@ -114,9 +116,10 @@ def find_active(
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
         against = along(active.direction, moves[n:], n) < -little_move
         stops = closed & ~active.stick & resting & against
+        lost = ill_posed | _strays(active, moves, resting | known, size, tangential)
         away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
-        return normal, (slips | stops) & ~known, direction, moves, ill_posed
+        return normal, (slips | stops) & ~known, direction, moves, lost
 
     def cond(carry):
         i, _, unsolved, *_ = carry
@@ -136,8 +139,9 @@ def find_active(
         active = where(begins, opened, active)
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
+        before = active.direction
         active = sliding_directions(W, c, active, resting | known, friction)
-        normal, tangent, direction, moves, ill_posed = faults(active, i)
+        normal, tangent, direction, moves, lost_here = faults(active, i)
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         place = jnp.arange(n) * (1 + 382 * number) % _PRIME
@@ -148,22 +152,36 @@ def find_active(
         flip = first & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         # The last change of all: those that are slow, which is taken back if it is bad.
-        found = ~bad.any() & ~last & members & ~active.closed & (moves[:n] <= least)
+        opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
+        slowly = members & ~active.closed & opens & (moves[:n] <= least)
+        found = ~bad.any() & ~last & slowly
         # It slides without friction, as a force that pulls has none; or it `clings`.
         turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
         direction = jnp.where(turned, direction, active.direction)
+        direction = jnp.where(slowed, 0, direction)
         changed = Active(
             closed=((active.closed ^ flip) | found) & ~(slow & bad.any()),
             stick=jnp.where(found, clings, active.stick ^ turn),
-            direction=jnp.where(slowed, 0, direction),
+            direction=jnp.where(last & bad.any(), before, direction),
         )
-        lost = jnp.where(last & bad.any(), lost, ill_posed)
+        lost = jnp.where(last & bad.any(), lost, lost_here)
         return i + 1, changed, (bad | found) & ~last, slow | found, lost
 
     none = jnp.zeros_like(members)
     start = (jnp.asarray(0, jnp.int32), first, members, none, none)
     _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
     return active, unsolved | lost
+
+
+def _strays(active: Active, moves, free, size, tangential: int):
+    """Contacts that move across their friction, as the search for their directions has
+    not converged."""
+    n = free.shape[0]
+    if tangential <= n:
+        return jnp.zeros_like(free)
+    aside = jnp.abs(along(across(active.direction, n), moves[n:], n))
+    allowed = jnp.finfo(moves.dtype).eps ** 0.25 * size
+    return free & active.closed & ~active.stick & (aside > allowed)
 
 
 # Multiples of a number are in another order, by their rest.

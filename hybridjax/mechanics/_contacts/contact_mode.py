@@ -25,7 +25,7 @@ class ContactMode(enum.IntEnum):
     A simulation in which one of these occurs has failed:
 
     - `UNSOLVABLE`: no contact forces, or impulses, satisfy the laws of contact and
-        friction (or more than one do): Painlevé's paradox.
+        friction (or more than one do): Painlevé's paradox. Or none were found.
     - `CROWDED`: more contacts are closed at once than `most_closed` says.
     - `INCONSISTENT`: the start was below ground, or moved against its contact mode.
 

@@ -7,7 +7,7 @@ from .._dynamics.dot import dot
 from .complementarity import Active, contact_forces_and_solver
 from .contact_mode import ContactMode
 from .kinematics import Point
-from .sliding_directions import sliding_directions
+from .sliding_directions import sliding_directions, turning
 from .tangential import in_space, unit
 
 
@@ -15,9 +15,10 @@ def active_in(system, p: Point, mode) -> Active:
     n = system.n_contacts
     closed, sticks = is_closed(mode), mode == ContactMode.STICKING
     if in_space(p.c.shape[0], n):
-        active = Active(closed, sticks, unit(p.velocity[n:], n))
-        friction = system.friction
-        return sliding_directions(p.W, p.c, active, slips(mode), friction, at_rest=True)
+        u, free, friction = unit(p.velocity[n:], n), slips(mode), system.friction
+        active = Active(closed, sticks, u)
+        found = sliding_directions(p.W, p.c, active, free, friction, at_rest=True)
+        return turning(p.W, p.c, found, u, free, friction)
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
     return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))
 

@@ -12,7 +12,7 @@ from .complementarity import Active, are_redundant, contact_forces
 from .contact_mode import ContactMode
 from .forces import is_closed
 from .kinematics import little, Point, slick
-from .sliding_directions import sliding_directions
+from .sliding_directions import turning
 from .tangential import norm, of_contacts, unit
 
 
@@ -46,7 +46,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
         least=least,
         clings=mode == ContactMode.STICKING,
     )
-    active = sliding_directions(p.W, c, active, can_stick, system.friction)
+    active = turning(p.W, c, active, active.direction, can_stick, system.friction)
     opens = closed & ~active.closed
     impulses = contact_forces(p.W, c, active, system.friction)
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)

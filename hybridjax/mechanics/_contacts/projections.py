@@ -80,4 +80,4 @@ def _weights(blocks):
     return jnp.where(weights > 0, weights, 1)
 
 
-_SMALL, _SWEEPS = 1e-6, 200
+_SMALL, _SWEEPS = 1e-6, 1000

@@ -36,21 +36,15 @@ def sliding_directions(
     Those whose direction is zero, and so their friction, keep that. The search begins
     with the directions in `active`; or, for those `at_rest`, with those in which the
     forces push that it would take to stick. Only in space: planar directions are signs,
-    and not sought here. The derivative is that of the solution.
+    and not sought here. They have no derivative: that is `turning`.
     """
-    if not in_space(c.shape[0], friction.shape[0]):
+    W, c, active, friction = stop_gradient((W, c, active, friction))
+    n = friction.shape[0]
+    if not in_space(c.shape[0], n):
         return active
-    n = friction.shape[0]
-    free = free & active.closed & ~active.stick & (norm(active.direction, n) > 0)
+    closed, stick, u = active.closed, active.stick, active.direction
+    free = _turns(active, free)
     stay = free & at_rest
-    closed, stick = active.closed, active.stick
-    u = _solved(W, c, friction, active.direction, closed, stick, free, stay)
-    return eqx.tree_at(lambda a: a.direction, active, u)
-
-
-@jax.custom_jvp
-def _solved(W, c, friction, u, closed, stick, free, stay):
-    n = friction.shape[0]
     tol = jnp.finfo(c.dtype).eps ** 0.75
 
     def step(carry):
@@ -71,20 +65,40 @@ def _solved(W, c, friction, u, closed, stick, free, stay):
 
     none = jnp.zeros_like(c[:n])
     init = jnp.asarray(0, jnp.int32), u, none, jnp.asarray(jnp.inf, c.dtype)
-    return lax.while_loop(going_on, step, init)[1]
+    u = lax.while_loop(going_on, step, init)[1]
+    return eqx.tree_at(lambda a: a.direction, active, u)
 
 
-@_solved.defjvp
-def _solved_jvp(primals, tangents):
-    W, c, friction, u, closed, stick, free, _ = primals
+def turning(W, c, found: Active, given, free, friction) -> Active:
+    """What `sliding_directions` has `found`, with the derivative of the solution. The
+    directions of others that slide are parameters, and have that of those `given`."""
+    if not in_space(c.shape[0], friction.shape[0]):
+        return found
+    closed, stick, free = found.closed, found.stick, _turns(found, free)
+    u = _turning(W, c, friction, given, found.direction, closed, stick, free)
+    return eqx.tree_at(lambda a: a.direction, found, u)
+
+
+def _turns(active: Active, free):
+    slides = active.closed & ~active.stick
+    return free & slides & (norm(active.direction, free.shape[0]) > 0)
+
+
+@jax.custom_jvp
+def _turning(W, c, friction, given, u, closed, stick, free):
+    return u
+
+
+@_turning.defjvp
+def _turning_jvp(primals, tangents):
+    W, c, friction, _, _, closed, stick, free = primals
+    u = _turning(*primals)  # which has a derivative, too
     d_W, d_c, d_friction, d_u, *_ = tangents
     n = friction.shape[0]
-    u = _solved(*primals)
     of_free = of_contacts(free, 2 * n)
-    # The directions of others that slide are parameters, too.
     d_others = jnp.where(of_free, 0, d_u)
 
-    def turning():
+    def turn():
         active = Active(closed, stick, u)
         forces = contact_forces(W, c, active, friction)
         z = _towards(W, c, forces)
@@ -100,11 +114,11 @@ def _solved_jvp(primals, tangents):
         _, d_forces = jax.jvp(solved, (W, c, friction, u), tangents)
         _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
         tau, length = across(u, n), norm(z, n)
-        turn = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
-        return jnp.where(of_free, tau * of_contacts(turn, 2 * n), d_others)
+        rate = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
+        return jnp.where(of_free, tau * of_contacts(rate, 2 * n), d_others)
 
     # Few contacts are free for long, and these are two systems of equations.
-    return u, cond_any(any_of(free), turning, lambda: d_others)
+    return u, cond_any(any_of(free), turn, lambda: d_others)
 
 
 def _own(W, n: int):

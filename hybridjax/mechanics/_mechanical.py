@@ -313,16 +313,17 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         return some.body.qdot(q, v), acceleration
 
     def guards(self, t, x, mode, args):
-        some = SomeContacts(self, x[0].dtype, mode == ContactMode.FREE)
-        g = watched_values(some, t, x, some.take(mode), args)
+        q, v = x
+        some = SomeContacts(self, q.dtype, mode == ContactMode.FREE)
+        p, own = point(some, t, q, v, args), some.take(mode)
+        g = watched_values(some, p, active_in(some, p, own), own)
         if self.most_closed is None:
             return g
         # The others are free.
-        gap = some.whole._gap_at(t, x[0], args)
         normal, *others = g.reshape(-1, self.most_closed)
-        unwatched = jnp.full_like(gap, UNWATCHED)
+        unwatched = jnp.full_like(p.every_gap, UNWATCHED)
         others = [some.put(g, unwatched) for g in others]
-        return jnp.concatenate([some.put(normal, gap), *others])
+        return jnp.concatenate([some.put(normal, p.every_gap), *others])
 
     def jump(self, t, x, mode, event, args):
         every = SomeContacts(self, x[0].dtype)

@@ -6,19 +6,13 @@ from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
 from .complementarity import Active, force_size, friction_limit, posedness
 from .contact_mode import ContactMode
-from .forces import accelerations, active_in, forces_of
-from .kinematics import little, Point, point, slick, stop_speed
+from .forces import accelerations, forces_of
+from .kinematics import little, Point, slick, stop_speed
 from .tangential import along, in_space, norm
 
 
-def watched_values(system, t, x, mode, args):
+def watched_values(system, p: Point, active: Active, mode):
     """The guard functions: see `MechanicalSystem`."""
-    q, v = x
-    p = point(system, t, q, v, args)
-    return watched_at(system, p, active_in(system, p, mode), mode)
-
-
-def watched_at(system, p: Point, active: Active, mode):
     n = system.n_contacts
     forces, solver = forces_of(system, p, active)
     moves = accelerations(p, forces)

@@ -17,6 +17,7 @@ from .tangential import in_space, norm, rows_of
 class Point(eqx.Module):
     """Kinematics and dynamics of all contacts: normal rows, then tangential ones."""
 
+    every_gap: Float[Array, " every"]  # also of contacts that are in no slot
     gap: Float[Array, " n"]
     velocity: Float[Array, " rows"]
     jacobian: Float[Array, "rows d"]
@@ -59,6 +60,7 @@ def point(system, t, q, v, args) -> Point:
     solved, multipliers = system.body.solve(t, q, v, args, of_some.T)
     moved = dot(of_some, solved)
     point = Point(
+        every_gap=a,
         gap=system.take(a),
         velocity=system.take_rows(rate),
         jacobian=of_some,

@@ -13,7 +13,7 @@ from .._dynamics.multibody import drift_tolerance
 from .complementarity import Active, force_size
 from .contact_mode import ContactMode
 from .forces import active_in, is_closed
-from .guards import watched_at
+from .guards import watched_values
 from .impact import closing, stopping
 from .kinematics import little, Point, point, slick
 from .settling import settle
@@ -119,7 +119,7 @@ def _start_contacts(system, t, x, mode, args):
 
 def _disagree(system, p: Point, active: Active, mode):
     """Which modes are not those of their forces and accelerations?"""
-    guards = watched_at(system, p, active, mode).reshape(-1, mode.shape[0])
+    guards = watched_values(system, p, active, mode).reshape(-1, mode.shape[0])
     force = force_size(p.W, p.size, jnp.zeros_like(p.c))
     force = jnp.finfo(p.c.dtype).eps ** 0.6 * force
     of_normal = jnp.where(active.closed, force, little(p))

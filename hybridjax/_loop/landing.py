@@ -93,6 +93,7 @@ class _Contact(NamedTuple):
     delta: Float[Array, ""]  # how much later the guard is zero
     guard: Int[Array, ""]  # which one, of those that were crossed
     turns: Bool[Array, ""]  # does it turn there, inside its set
+    passed: Bool[Array, ""]  # or was it crossed on the way there
 
 
 class Outcome(NamedTuple):
@@ -185,10 +186,12 @@ class LandingLoop(AbstractLoop):
         """What comes of the step where a guard is near, or fires."""
         firing = self.fires_now(s)
         fire = ~s.done & any_of(firing)
-        moving = ~s.done & ~fire & ~s.approach.active
-        checked = moving & a.keep
-        found = search(self.system, s, a, checked, self.grazing_tol, self.short)
         contact = self.contact(s, a)
+        moving = ~s.done & ~fire & ~s.approach.active
+        passed = ~s.done & ~fire & s.approach.active & contact.passed
+        checked = moving & a.keep
+        wanted = checked | passed
+        found = search(self.system, s, a, wanted, self.grazing_tol, self.short)
         o = self.decide(s, a, fire, found, contact)
         if self.system.is_timed:
             o, contact = self.arrival(a, found, o, contact)
@@ -218,7 +221,7 @@ class LandingLoop(AbstractLoop):
             (o.accept, self.passed(start, s, a, longer, found)),
             (o.reject, self.rejected(start, a)),
             (o.shorten, self.blunted(self.shortened(start, a, shorter), s, a, found)),
-            (o.aim, self.aimed(start, found)),
+            (o.aim, self.aimed(start, s.approach, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
             (o.give_up, self.shortened(start, a, a.dt / 2)),
             (happens, select(judged, (land, self.landed(judged, s, a)))),
@@ -246,8 +249,8 @@ class LandingLoop(AbstractLoop):
     def decide(
         self, s: State, a: Attempt, fire, found: Found, contact: _Contact
     ) -> Outcome:
-        going = ~s.done & ~fire
-        landing, moving = going & s.approach.active, going & ~s.approach.active
+        going, landing = ~s.done & ~fire, s.approach.active & ~contact.passed
+        landing, moving = going & landing, going & ~landing
         known = moving & a.keep & found.certain
         return Outcome(
             accept=known & ~found.crossed,
@@ -312,10 +315,9 @@ class LandingLoop(AbstractLoop):
     # Landing
     #
 
-    def aimed(self, s: State, found: Found) -> State:
-        one = jnp.ones_like(s.done)
-        none = jnp.zeros_like(s.approach.attempts)
-        approach = _Landing(one, found.dt, found.guard, found.turn, none)
+    def aimed(self, s: State, before: _Landing, found: Found) -> State:
+        one, attempts = jnp.ones_like(s.done), before.attempts + before.active
+        approach = _Landing(one, found.dt, found.guard, found.turn, attempts)
         return dataclasses.replace(s, approach=approach)
 
     def corrected(
@@ -351,8 +353,12 @@ class LandingLoop(AbstractLoop):
         # It jumped, and no time nearer to that can be told.
         touched = touched | ((dt <= self.short) & (delta <= -dt))
         touched = touched | (~aimed & (dt <= 2 * self.least_dt(a.t1)))
-        close = (jnp.abs(delta) <= enough) | (jnp.abs(delta) <= self.same_time)
+        # Shorter steps are more exact: what was crossed within this one is sought again.
         last = approach.attempts >= _MAX_LANDINGS
+        rises = (s.g[approach.guard] > 0) & (rate[approach.guard] > 0)
+        passed = touched & rises & (dt > self.short)
+        touched = touched & ~passed
+        close = (jnp.abs(delta) <= enough) | (jnp.abs(delta) <= self.same_time)
         touches = a.keep & ((aimed & (close | last)) | touched | approach.turn)
         delta = jnp.where(aimed & ~approach.turn, delta, 0)
         # Never further off than the step itself, nor back at its start.
@@ -363,6 +369,7 @@ class LandingLoop(AbstractLoop):
             delta=jnp.where(touches & ~close, 0, delta),
             guard=jnp.where(aimed & ~approach.turn, guard, approach.guard),
             turns=touched | approach.turn,
+            passed=a.keep & passed & ~approach.turn & ~last,
         )
 
     def arrival(
@@ -376,7 +383,7 @@ class LandingLoop(AbstractLoop):
         first = ~found.turn & (found.dt >= a.dt - self.same_time)
         arrives = (o.accept | (o.aim & first)) & any_of(firing)
         no = jnp.zeros_like(arrives)
-        here = _Contact(arrives, no, late[guard], guard, no)
+        here = _Contact(arrives, no, late[guard], guard, no, no)
         o = o._replace(
             accept=o.accept & ~arrives, aim=o.aim & ~arrives, land=o.land | arrives
         )

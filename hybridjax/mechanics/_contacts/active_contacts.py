@@ -170,7 +170,11 @@ def find_active(
     none = jnp.zeros_like(members)
     start = (jnp.asarray(0, jnp.int32), first, members, none, none)
     _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
-    return active, unsolved | lost
+    # What is held back may pull, and with friction there may be no direction of slip.
+    fails = unsolved | lost
+    slick = held & fails.any()
+    direction = jnp.where(slick, 0, active.direction)
+    return eqx.tree_at(lambda a: a.direction, active, direction), fails & ~held
 
 
 def _strays(active: Active, moves, free, size, tangential: int):

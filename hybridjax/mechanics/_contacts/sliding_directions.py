@@ -49,7 +49,8 @@ def sliding_directions(
 
     def step(carry):
         i, u, kappa, _ = carry
-        kappa = jnp.where(i < _PROJECTIONS, 0, kappa)
+        projects = (i % _ROUND < _PROJECTIONS) | (i >= _ROUNDS * _ROUND)
+        kappa = jnp.where(projects, 0, kappa)
         active = Active(closed, stick | (stay & (i == 0)), u)
         forces = least_solve(*_equations(W, c, friction, active, kappa))
         z = _towards(W, c, forces)
@@ -61,7 +62,12 @@ def sliding_directions(
 
     def going_on(carry):
         i, _, _, change = carry
-        return (i < _STEPS) & ~(change <= tol) & any_of(free)
+        # Newton's method has other forces of redundant contacts than the least. So it is
+        # for a projection to say that they are there, as exactly as these are found.
+        projected = (i > _ROUND) & ((i - 1) % _ROUND < _PROJECTIONS)
+        projected = projected | (i > _ROUNDS * _ROUND)
+        enough = jnp.where(projected, tol**0.6, tol)
+        return (i < _STEPS) & ~(change <= enough) & any_of(free)
 
     none = jnp.zeros_like(c[:n])
     init = jnp.asarray(0, jnp.int32), u, none, jnp.asarray(jnp.inf, c.dtype)
@@ -156,4 +162,5 @@ def _equations(W, c, friction, active: Active, kappa):
     return matrix + below(rows), b - below(known), *others
 
 
-_PROJECTIONS, _STEPS = 8, 24
+# Rounds of so many steps, with so many projections at first; in the end only these.
+_ROUND, _PROJECTIONS, _ROUNDS, _STEPS = 40, 8, 2, 128

@@ -74,6 +74,10 @@ _BACK = 0.99
 # Landings that do not converge within so many steps are taken as they are.
 _MAX_LANDINGS = 8
 
+# Where a guard falls more slowly than on the way to a landing, by this factor, that is
+# made from half the way, and so on, so many times: its rate may be mostly an error.
+_SLOWER, _MAX_HALVED = 2, 6
+
 
 class _Landing(eqx.Module):
     """The guard that the next step is to end on."""
@@ -83,6 +87,7 @@ class _Landing(eqx.Module):
     guard: Int[Array, ""]
     turn: Bool[Array, ""]  # is it the peak of a guard that stays below zero
     attempts: Int[Array, ""]
+    halved: Int[Array, ""]  # since the last event
 
 
 class _Contact(NamedTuple):
@@ -90,10 +95,10 @@ class _Contact(NamedTuple):
 
     touches: Bool[Array, ""]  # is it there
     again: Bool[Array, ""]  # if not: is it worth another attempt
+    halves: Bool[Array, ""]  # or one from half the way
     delta: Float[Array, ""]  # how much later the guard is zero
     guard: Int[Array, ""]  # which one, of those that were crossed
     turns: Bool[Array, ""]  # does it turn there, inside its set
-    passed: Bool[Array, ""]  # or was it crossed on the way there
 
 
 class Outcome(NamedTuple):
@@ -124,7 +129,7 @@ class LandingLoop(AbstractLoop):
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)
         false = jnp.asarray(False)
-        return _Landing(false, jnp.zeros_like(self.t0), none, false, none)
+        return _Landing(false, jnp.zeros_like(self.t0), none, false, none, none)
 
     def due(self, s: State) -> Bool[Array, ""]:
         return any_of(self.fires_now(s))
@@ -186,12 +191,10 @@ class LandingLoop(AbstractLoop):
         """What comes of the step where a guard is near, or fires."""
         firing = self.fires_now(s)
         fire = ~s.done & any_of(firing)
-        contact = self.contact(s, a)
         moving = ~s.done & ~fire & ~s.approach.active
-        passed = ~s.done & ~fire & s.approach.active & contact.passed
         checked = moving & a.keep
-        wanted = checked | passed
-        found = search(self.system, s, a, wanted, self.grazing_tol, self.short)
+        found = search(self.system, s, a, checked, self.grazing_tol, self.short)
+        contact = self.contact(s, a)
         o = self.decide(s, a, fire, found, contact)
         if self.system.is_timed:
             o, contact = self.arrival(a, found, o, contact)
@@ -203,8 +206,10 @@ class LandingLoop(AbstractLoop):
         x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
 
+        halved = s.approach.halved + (o.give_up & contact.halves)
+        approach = dataclasses.replace(self.first_approach(), halved=halved)
         start = dataclasses.replace(
-            s, approach=self.first_approach(), num_steps=s.num_steps + ~s.done
+            s, approach=approach, num_steps=s.num_steps + ~s.done
         )
         start = self.touched(start, a, checked, found)
         longer, shorter = (
@@ -221,7 +226,7 @@ class LandingLoop(AbstractLoop):
             (o.accept, self.passed(start, s, a, longer, found)),
             (o.reject, self.rejected(start, a)),
             (o.shorten, self.blunted(self.shortened(start, a, shorter), s, a, found)),
-            (o.aim, self.aimed(start, s.approach, found)),
+            (o.aim, self.aimed(start, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
             (o.give_up, self.shortened(start, a, a.dt / 2)),
             (happens, select(judged, (land, self.landed(judged, s, a)))),
@@ -249,8 +254,8 @@ class LandingLoop(AbstractLoop):
     def decide(
         self, s: State, a: Attempt, fire, found: Found, contact: _Contact
     ) -> Outcome:
-        going, landing = ~s.done & ~fire, s.approach.active & ~contact.passed
-        landing, moving = going & landing, going & ~landing
+        going = ~s.done & ~fire
+        landing, moving = going & s.approach.active, going & ~s.approach.active
         known = moving & a.keep & found.certain
         return Outcome(
             accept=known & ~found.crossed,
@@ -315,19 +320,23 @@ class LandingLoop(AbstractLoop):
     # Landing
     #
 
-    def aimed(self, s: State, before: _Landing, found: Found) -> State:
-        one, attempts = jnp.ones_like(s.done), before.attempts + before.active
-        approach = _Landing(one, found.dt, found.guard, found.turn, attempts)
+    def aimed(self, s: State, found: Found) -> State:
+        approach = dataclasses.replace(
+            s.approach,
+            active=jnp.ones_like(s.done),
+            dt=found.dt,
+            guard=found.guard,
+            turn=found.turn,
+        )
         return dataclasses.replace(s, approach=approach)
 
     def corrected(
         self, s: State, before: _Landing, a: Attempt, contact: _Contact
     ) -> State:
-        approach = _Landing(
-            active=jnp.ones_like(s.done),
+        approach = dataclasses.replace(
+            before,
             dt=a.dt + contact.delta,
             guard=contact.guard,
-            turn=before.turn,
             attempts=before.attempts + 1,
         )
         return dataclasses.replace(s, approach=approach)
@@ -353,23 +362,27 @@ class LandingLoop(AbstractLoop):
         # It jumped, and no time nearer to that can be told.
         touched = touched | ((dt <= self.short) & (delta <= -dt))
         touched = touched | (~aimed & (dt <= 2 * self.least_dt(a.t1)))
-        # Shorter steps are more exact: what was crossed within this one is sought again.
-        last = approach.attempts >= _MAX_LANDINGS
-        rises = (s.g[approach.guard] > 0) & (rate[approach.guard] > 0)
-        passed = touched & rises & (dt > self.short)
-        touched = touched & ~passed
         close = (jnp.abs(delta) <= enough) | (jnp.abs(delta) <= self.same_time)
+        last = approach.attempts >= _MAX_LANDINGS
         touches = a.keep & ((aimed & (close | last)) | touched | approach.turn)
+        guard = jnp.where(aimed & ~approach.turn, guard, approach.guard)
+        # A flow that is stiff is off within its steps, and so is how a guard moves that
+        # depends on it: shorter ones tell whether it is as slow as it seems, or rises.
+        fell = s.g[guard] - g[guard]
+        slow = (s.g[guard] > 0) & (-_SLOWER * dt * rate[guard] < fell)
+        halves = touches & slow & ~approach.turn & (dt > self.short)
+        halves = halves & (approach.halved < _MAX_HALVED) & self.settings.adaptive
+        touches = touches & ~halves
         delta = jnp.where(aimed & ~approach.turn, delta, 0)
         # Never further off than the step itself, nor back at its start.
         delta = jnp.clip(delta, -_BACK * dt, dt)
         return _Contact(
             touches=touches,
-            again=a.keep & aimed & ~touches,
+            again=a.keep & aimed & ~touches & ~halves,
+            halves=halves,
             delta=jnp.where(touches & ~close, 0, delta),
-            guard=jnp.where(aimed & ~approach.turn, guard, approach.guard),
+            guard=guard,
             turns=touched | approach.turn,
-            passed=a.keep & passed & ~approach.turn & ~last,
         )
 
     def arrival(
@@ -383,7 +396,7 @@ class LandingLoop(AbstractLoop):
         first = ~found.turn & (found.dt >= a.dt - self.same_time)
         arrives = (o.accept | (o.aim & first)) & any_of(firing)
         no = jnp.zeros_like(arrives)
-        here = _Contact(arrives, no, late[guard], guard, no, no)
+        here = _Contact(arrives, no, no, late[guard], guard, no)
         o = o._replace(
             accept=o.accept & ~arrives, aim=o.aim & ~arrives, land=o.land | arrives
         )
@@ -421,6 +434,7 @@ class LandingLoop(AbstractLoop):
             x=x,
             mode=mode,
             jumped=jnp.ones_like(s.jumped),
+            approach=self.first_approach(),
             t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
             later=later,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+import scipy.optimize
 from hybridjax import models
 from hybridjax._steps.adjoint_estimate import adjoint_estimate
 
@@ -230,3 +231,80 @@ def test_rounding():
         counts.append(len(evaluations))
     np.testing.assert_allclose(tangent, 0, atol=1e-13)
     assert counts[1] <= 2 * counts[0]
+
+
+class _Pulled(hj.AbstractHybridSystem):
+    """What follows `sin(5 t)` on a stiff spring, whose pull switches the mode, to and
+    fro, at `-level` and `level`."""
+
+    level: jax.Array
+    stiffness = 300.0
+
+    def pull(self, t, x):
+        return self.stiffness * (x - jnp.sin(5 * t))
+
+    def flow(self, t, x, mode, args):
+        return -self.pull(t, x)
+
+    def guards(self, t, x, mode, args):
+        sign = jnp.where(mode == 0, 1, -1)
+        return jnp.stack([self.level + sign * self.pull(t, x) / 5])
+
+    def jump(self, t, x, mode, event, args):
+        return x, 1 - mode
+
+
+def test_stiff_guards():
+    # Within a step the pull is off by a multiple of the tolerance, and its rate more.
+    # It may seem to turn round where it is at a level, or to be all but at rest.
+    tolerances, levels = np.array([1e-3, 1e-4, 1e-6]), np.linspace(0.2, 0.8, 31)
+    k = _Pulled.stiffness
+    grid = np.linspace(0, 2, 2001)
+
+    def exact(level):
+        def pull(t):
+            slow = k * np.array([k * np.sin(5 * t), -5 * np.cos(5 * t)]).sum(axis=0)
+            x = slow / (k**2 + 25) + (0.3 + 5 * k / (k**2 + 25)) * np.exp(-k * t)
+            return k * (x - np.sin(5 * t)) / 5
+
+        rate = lambda t: -k * pull(t) - k * np.cos(5 * t)
+        values, sign, events = pull(grid), 1, []
+        for i in range(len(grid) - 1):
+            before, after = level + sign * values[i : i + 2]
+            if before > 0 >= after:
+                root = lambda t, sign=sign: level + sign * pull(t)
+                t = scipy.optimize.brentq(root, *grid[i : i + 2], xtol=1e-14)
+                events.append((t, -sign / rate(t)))
+                sign = -sign
+        return np.array(events).T
+
+    @jax.jit
+    @jax.vmap
+    def run(level, tol):
+        def times(level):
+            controller = dfx.PIDController(rtol=tol, atol=tol)
+            sol = hj.simulate(
+                _Pulled(level),
+                *(0.0, 2.0, jnp.array(0.3), 0),
+                solver=dfx.Bosh3(),
+                stepsize_controller=controller,
+                max_events=4,
+                max_steps=2**16,
+                throw=False,
+            )
+            return sol.events.t, sol.events.t
+
+        return jax.jacfwd(times, has_aux=True)(level)
+
+    expected, slopes = np.stack([exact(level) for level in levels], axis=1)
+    shape = len(tolerances), len(levels)
+    pairs = [np.broadcast_to(a, shape) for a in (levels, tolerances[:, None])]
+    got, t = (np.asarray(a).reshape(*shape, 4) for a in run(*map(np.ravel, pairs)))
+    errors = np.abs(t - expected).max(axis=(1, 2))
+    assert (errors < [0.03, 0.01, 2e-4]).all()
+    share = got / slopes
+    coarse, fine = share[:2], share[2]
+    assert (np.abs(fine - 1) < 0.05).all()
+    assert (np.median(np.abs(coarse - 1), axis=(1, 2)) < 0.4).all()
+    assert (coarse > [[[0.05]], [[0.9]]]).all()
+    assert (coarse < 5).all()

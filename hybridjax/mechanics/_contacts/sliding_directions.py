@@ -62,8 +62,8 @@ def sliding_directions(
 
     def going_on(carry):
         i, _, _, change = carry
-        # Newton's method has other forces of redundant contacts than the least. So it is
-        # for a projection to say that they are there, as exactly as these are found.
+        # Newton's method has other forces of redundant contacts than the least. So a
+        # projection says whether it is there, as exactly as these are found.
         projected = (i > _ROUND) & ((i - 1) % _ROUND < _PROJECTIONS)
         projected = projected | (i > _ROUNDS * _ROUND)
         enough = jnp.where(projected, tol**0.6, tol)

@@ -56,7 +56,8 @@ def find_active(
     - `resting`: the contacts that may stick, or begin to slide; others slide on in
         their direction.
     - `known`: contacts that stay what they are.
-    - `held`: whether all stay closed, also those that have to pull for that.
+    - `held`: whether all stay closed, also those that have to pull for that; without
+        friction, where nothing is found with it.
     - `released`: contacts whose force is zero, and about to pull.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
     - `least`: those that open no faster stay closed after all, though they have to pull
@@ -170,7 +171,7 @@ def find_active(
     none = jnp.zeros_like(members)
     start = (jnp.asarray(0, jnp.int32), first, members, none, none)
     _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
-    # What is held back may pull, and with friction there may be no direction of slip.
+    # With a force that pulls there may be no direction of slip against its friction.
     fails = unsolved | lost
     slick = held & fails.any()
     direction = jnp.where(slick, 0, active.direction)

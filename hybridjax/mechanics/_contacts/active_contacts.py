@@ -18,8 +18,8 @@ from .complementarity import (
     posedness,
 )
 from .projections import by_projections
-from .sliding_directions import sliding_directions
-from .tangential import across, along, in_space, norm, of_contacts, unit
+from .sliding_directions import sliding_directions, strays
+from .tangential import along, in_space, norm, of_contacts, unit
 
 
 def find_active(
@@ -117,7 +117,7 @@ def find_active(
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
         against = along(active.direction, moves[n:], n) < -little_move
         stops = closed & ~active.stick & resting & against
-        lost = ill_posed | _strays(active, moves, resting | known, size, tangential)
+        lost = ill_posed | strays(active, moves, resting | known, size)
         away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
         return normal, (slips | stops) & ~known, direction, moves, lost
@@ -153,6 +153,8 @@ def find_active(
         flip = first & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         # The last change of all: those that are slow, which is taken back if it is bad.
+        # Not what does not open at all, for the others hold it: it needs no force.
+        undone = last & bad.any()
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
         slowly = members & ~active.closed & opens & (moves[:n] <= least)
         found = ~bad.any() & ~last & slowly
@@ -161,11 +163,11 @@ def find_active(
         direction = jnp.where(turned, direction, active.direction)
         direction = jnp.where(slowed, 0, direction)
         changed = Active(
-            closed=((active.closed ^ flip) | found) & ~(slow & bad.any()),
+            closed=((active.closed ^ flip) | found) & ~(slow & undone),
             stick=jnp.where(found, clings, active.stick ^ turn),
-            direction=jnp.where(last & bad.any(), before, direction),
+            direction=jnp.where(undone, before, direction),
         )
-        lost = jnp.where(last & bad.any(), lost, lost_here)
+        lost = jnp.where(undone, lost, lost_here)
         return i + 1, changed, (bad | found) & ~last, slow | found, lost
 
     none = jnp.zeros_like(members)
@@ -176,17 +178,6 @@ def find_active(
     slick = held & fails.any()
     direction = jnp.where(slick, 0, active.direction)
     return eqx.tree_at(lambda a: a.direction, active, direction), fails & ~held
-
-
-def _strays(active: Active, moves, free, size, tangential: int):
-    """Contacts that move across their friction, as the search for their directions has
-    not converged."""
-    n = free.shape[0]
-    if tangential <= n:
-        return jnp.zeros_like(free)
-    aside = jnp.abs(along(across(active.direction, n), moves[n:], n))
-    allowed = jnp.finfo(moves.dtype).eps ** 0.25 * size
-    return free & active.closed & ~active.stick & (aside > allowed)
 
 
 # Multiples of a number are in another order, by their rest.

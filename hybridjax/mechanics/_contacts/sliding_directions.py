@@ -49,8 +49,7 @@ def sliding_directions(
 
     def step(carry):
         i, u, kappa, _ = carry
-        projects = (i % _ROUND < _PROJECTIONS) | (i >= _ROUNDS * _ROUND)
-        kappa = jnp.where(projects, 0, kappa)
+        kappa = jnp.where(_projects(i), 0, kappa)
         active = Active(closed, stick | (stay & (i == 0)), u)
         forces = least_solve(*_equations(W, c, friction, active, kappa))
         z = _towards(W, c, forces)
@@ -64,8 +63,7 @@ def sliding_directions(
         i, _, _, change = carry
         # Newton's method has other forces of redundant contacts than the least. So a
         # projection says whether it is there, as exactly as these are found.
-        projected = (i > _ROUND) & ((i - 1) % _ROUND < _PROJECTIONS)
-        projected = projected | (i > _ROUNDS * _ROUND)
+        projected = (i > _ROUND) & _projects(i - 1)
         enough = jnp.where(projected, tol**0.6, tol)
         return (i < _STEPS) & ~(change <= enough) & any_of(free)
 
@@ -83,6 +81,16 @@ def turning(W, c, found: Active, given, free, friction) -> Active:
     closed, stick, free = found.closed, found.stick, _turns(found, free)
     u = _turning(W, c, friction, given, found.direction, closed, stick, free)
     return eqx.tree_at(lambda a: a.direction, found, u)
+
+
+def strays(active: Active, moves, free, size):
+    """Contacts that move across their friction, as the search for their directions has
+    not converged."""
+    n = free.shape[0]
+    if not in_space(moves.shape[0], n):
+        return jnp.zeros_like(free)
+    aside = jnp.abs(along(across(active.direction, n), moves[n:], n))
+    return _turns(active, free) & (aside > jnp.finfo(moves.dtype).eps ** 0.25 * size)
 
 
 def _turns(active: Active, free):
@@ -160,6 +168,11 @@ def _equations(W, c, friction, active: Active, kappa):
     known = share * of_contacts(along(tau, c[n:] / own, n), 2 * n)
     below = lambda a: jnp.pad(a, [(n, 0)] + [(0, 0)] * (a.ndim - 1))
     return matrix + below(rows), b - below(known), *others
+
+
+def _projects(i):
+    """Is step `i` a projection, or one of Newton's method?"""
+    return (i % _ROUND < _PROJECTIONS) | (i >= _ROUNDS * _ROUND)
 
 
 # Rounds of so many steps, with so many projections at first; in the end only these.

@@ -19,6 +19,7 @@ from .complementarity import (
 )
 from .projections import by_projections
 from .sliding_directions import sliding_directions, strays
+from .slipping_directions import creep, slipping_directions
 from .tangential import along, in_space, norm, of_contacts, unit
 
 
@@ -36,6 +37,7 @@ def find_active(
     exact: float,
     least: ArrayLike = -jnp.inf,
     clings: Bool[Array, " n"] | None = None,
+    at_rest: bool = False,
 ) -> tuple[Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
 
@@ -65,6 +67,8 @@ def find_active(
         zero, and so their friction.
     - `clings`: contacts that stick where they stay closed though they have to pull,
         whatever it takes: it is as little.
+    - `at_rest`: whether `c` are accelerations of contacts at rest, not velocities. Then
+        the guess comes first: nothing has happened to most contacts.
 
     **Returns:**
 
@@ -76,20 +80,21 @@ def find_active(
     n = friction.shape[0]
     clings = jnp.zeros((n,), bool) if clings is None else clings
     static_friction = jnp.where(clings & held, jnp.inf, static_friction)
-    tangential = c.shape[0] - n
-    first, trusted = guess, jnp.asarray(False)
-    if in_space(c.shape[0], n):
-        first, converged = by_projections(
+    tangential, spatial = c.shape[0] - n, in_space(c.shape[0], n)
+    projected, trusted = guess, jnp.asarray(False)
+    directions = slipping_directions if at_rest else sliding_directions
+    if spatial:
+        projected, converged = by_projections(
             W, c, guess, resting, known, held, friction, static_friction
         )
         # The least forces of redundant contacts may leave the cones, although others
         # would not. What moves is the same with all, unless friction depends on them.
-        rubs = first.closed & ~first.stick & (friction > 0)
-        redundant = are_redundant(W, held_rows(first, c.shape[0]))
+        rubs = projected.closed & ~projected.stick & (friction > 0)
+        redundant = are_redundant(W, held_rows(projected, c.shape[0]))
         trusted = converged & redundant & ~rubs.any()
     members = guess.closed
     many = jnp.sum(members.astype(jnp.int32))
-    limit = 8 * many + 8 if not in_space(c.shape[0], n) else 2 * many + 4
+    limit = 8 * many + 8 if not spatial else 2 * many + 4
     guesses = _ATTEMPTS * limit
     choices = _Choices.of(guess, resting, members & ~known)
 
@@ -105,7 +110,7 @@ def find_active(
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
         closed = active.closed
-        forces_count = ~(trusted & (i == 0))
+        forces_count = ~(trusted & (i == int(at_rest)))
         pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
         pulls = pulls | (released & closed & (attempt == 0)) | ill_posed
@@ -115,7 +120,8 @@ def find_active(
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
-        against = along(active.direction, moves[n:], n) < -little_move
+        little_slip = little_move + (creep(size) if at_rest and spatial else 0)
+        against = along(active.direction, moves[n:], n) < -little_slip
         stops = closed & ~active.stick & resting & against
         lost = ill_posed | strays(active, moves, resting | known, size)
         away = of_contacts(slips | pulls, tangential)
@@ -138,19 +144,21 @@ def find_active(
         begins = (number > 0) & (i % limit == 0) & ~last
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = where(begins, opened, active)
+        if spatial and at_rest:
+            active = where(i == 1, projected, active)
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
         before = active.direction
-        active = sliding_directions(W, c, active, resting | known, friction)
+        active = directions(W, c, active, resting | known, friction)
         normal, tangent, direction, moves, lost_here = faults(active, i)
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         place = jnp.arange(n) * (1 + 382 * number) % _PRIME
         place = jnp.where(candidates, place, _PRIME)
-        first = candidates & (jnp.arange(n) == jnp.argmin(place)) & ~last
+        one = candidates & (jnp.arange(n) == jnp.argmin(place)) & ~last
         # One that could not stick may well be able to slide, without pulling.
-        turn = first & tangent
-        flip = first & ~turn
+        turn = one & tangent
+        flip = one & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         # The last change of all: those that are slow, which is taken back if it is bad.
         # Not what does not open at all, for the others hold it: it needs no force.
@@ -171,6 +179,7 @@ def find_active(
         return i + 1, changed, (bad | found) & ~last, slow | found, lost
 
     none = jnp.zeros_like(members)
+    first = guess if at_rest else projected
     start = (jnp.asarray(0, jnp.int32), first, members, none, none)
     _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
     # With a force that pulls there may be no direction of slip against its friction.

@@ -106,12 +106,19 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
         share = jnp.where(closed & ~rows, share, 0)
         others = others + _at_normal(share, n)
     matrix = jnp.where(rows[:, None], W, others)
-    # Of what is not determined, more is left to normal forces: legs do not push apart.
-    each = np.where(np.arange(size) < n, 1, _OF_FRICTION).astype(c.dtype)
-    weights = jnp.where(rows, each * jnp.diagonal(W), 0)
+    weights = jnp.where(rows, weights_of(W, n), 0)
     # Without friction it does not matter, as the matrix is symmetric.
     agree = n == 1 or size == n
     return matrix, jnp.where(rows, -c, 0), weights, closed, agree
+
+
+def weights_of(W, n: int) -> Float[Array, " rows"]:
+    """How little forces take of what is not determined. More is left to normal forces:
+    legs do not push apart. And as much in all directions along a surface."""
+    normal, *tangential = jnp.diagonal(W).reshape(-1, n)
+    many = len(tangential)
+    own = _OF_FRICTION * sum(tangential) / max(many, 1)
+    return jnp.concatenate([normal] + many * [own])
 
 
 def _at_normal(share, n: int):

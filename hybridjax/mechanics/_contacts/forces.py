@@ -7,7 +7,8 @@ from .._dynamics.dot import dot
 from .complementarity import Active, contact_forces_and_solver
 from .contact_mode import ContactMode
 from .kinematics import Point
-from .sliding_directions import sliding_directions, turning
+from .sliding_directions import turning
+from .slipping_directions import give, slipping_directions
 from .tangential import in_space, unit
 
 
@@ -17,8 +18,8 @@ def active_in(system, p: Point, mode) -> Active:
     if in_space(p.c.shape[0], n):
         u, free, friction = unit(p.velocity[n:], n), slips(mode), system.friction
         active = Active(closed, sticks, u)
-        found = sliding_directions(p.W, p.c, active, free, friction, at_rest=True)
-        return turning(p.W, p.c, found, u, free, friction)
+        found = slipping_directions(p.W, p.c, active, free, friction)
+        return turning(p.W, p.c, found, u, free, friction, give(p.c.dtype))
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
     return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))
 

@@ -2,13 +2,16 @@
 
 import jax.numpy as jnp
 
+from ..._jax.branch import cond_any
+from ..._jax.reduce import any_of
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
 from .complementarity import Active, force_size, friction_limit, posedness
 from .contact_mode import ContactMode
 from .forces import accelerations, forces_of
 from .kinematics import little, Point, slick, stop_speed
-from .tangential import along, in_space, norm
+from .slipping_directions import slips_onward
+from .tangential import in_space, norm
 
 
 def watched_values(system, p: Point, active: Active, mode):
@@ -48,11 +51,17 @@ def watched_values(system, p: Point, active: Active, mode):
     if in_space(p.c.shape[0], n):
         cone = limit - norm(forces[n:], n) + stop_gradient(rounding)
         stop = stop_speed(system, p)
-        speeds_up = along(active.direction, moves[n:], n)
+        slipping = mode == ContactMode.SLIPPING
+        # Few contacts slip for long, and this is a system of equations.
+        onward = cond_any(
+            any_of(slipping),
+            lambda: slips_onward(p.W, p.c, p.size, active, system.friction),
+            lambda: jnp.full_like(cone, UNWATCHED),
+        )
         ends = jnp.where(may_slip, cone, UNWATCHED)
         ends = jnp.where(mode == ContactMode.SLIDING, slip - stop, ends)
-        ends = jnp.where(mode == ContactMode.SLIPPING, speeds_up + steady, ends)
-        departs = jnp.where(mode == ContactMode.SLIPPING, 4 * stop - slip, UNWATCHED)
+        ends = jnp.where(slipping, onward, ends)
+        departs = jnp.where(slipping, 4 * stop - slip, UNWATCHED)
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
         return jnp.concatenate([normal, ends, departs, solvable])

@@ -43,6 +43,7 @@ def settle(
         system.friction,
         system.static_friction,
         exact=0.6,
+        at_rest=True,
     )
     moves = accelerations(p, forces_of(system, p, active)[0])
     forward, backward = (

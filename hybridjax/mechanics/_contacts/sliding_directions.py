@@ -1,4 +1,4 @@
-"""Directions in which contacts slide, where these follow from the forces.
+"""Directions in which contacts slide after impacts, where these follow from the forces.
 
 A contact slides against its friction: with its slip, or the acceleration of that, $a$,
 its direction is the $u$ for which $\\lambda_t = -\\mu \\lambda_n u$ and $a = |a| u$.
@@ -12,51 +12,49 @@ and with $\\kappa = 0$ one of a fixed-point iteration, the projections on the fr
 cone.
 """
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import ArrayLike
 
 from ..._jax.branch import cond_any
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
-from .._dynamics.least_solve import least_solve
-from .complementarity import Active, contact_equations, contact_forces
+from .._dynamics.least_solve import least_solve, solve
+from .complementarity import Active, contact_equations
 from .tangential import across, along, in_space, norm, of_contacts, unit
 
 
-def sliding_directions(
-    W, c, active: Active, free, friction, *, at_rest: bool = False
-) -> Active:
-    """`active` with directions of the contacts `free` in which they are accelerated,
-    against their friction: with velocities for `c`, those of slips after an impact.
+def sliding_directions(W, c, active: Active, free, friction) -> Active:
+    """`active` with directions of the contacts `free` in which they slide after an
+    impact, against their friction.
 
     Those whose direction is zero, and so their friction, keep that. The search begins
-    with the directions in `active`; or, for those `at_rest`, with those in which the
-    forces push that it would take to stick. Only in space: planar directions are signs,
-    and not sought here. They have no derivative: that is `turning`.
+    with the directions in `active`. Only in space: planar directions are signs, and not
+    sought here. They have no derivative: that is `turning`.
     """
     W, c, active, friction = stop_gradient((W, c, active, friction))
     n = friction.shape[0]
     if not in_space(c.shape[0], n):
         return active
     closed, stick, u = active.closed, active.stick, active.direction
-    free = _turns(active, free)
-    stay = free & at_rest
+    free = turns(active, free)
     tol = jnp.finfo(c.dtype).eps ** 0.75
 
     def step(carry):
         i, u, kappa, _ = carry
         kappa = jnp.where(_projects(i), 0, kappa)
-        active = Active(closed, stick | (stay & (i == 0)), u)
-        forces = least_solve(*_equations(W, c, friction, active, kappa))
-        z = _towards(W, c, forces)
+        active = Active(closed, stick, u)
+        z, forces = aims(W, c, active, friction, kappa)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         # Where contacts pull, there may be several solutions. Without their terms the
         # search is less apt to jump from one to another.
-        kappa = jnp.maximum(_stiffness(forces, z, friction, free), 0)
+        kappa = jnp.maximum(stiffness(forces, z, friction, free), 0)
         return i + 1, new, kappa, largest(norm(new - u, n))
 
     def going_on(carry):
@@ -73,13 +71,15 @@ def sliding_directions(
     return eqx.tree_at(lambda a: a.direction, active, u)
 
 
-def turning(W, c, found: Active, given, free, friction) -> Active:
-    """What `sliding_directions` has `found`, with the derivative of the solution. The
-    directions of others that slide are parameters, and have that of those `given`."""
+def turning(
+    W, c, found: Active, given, free, friction, give: float | None = None
+) -> Active:
+    """What a search has `found`, with the derivative of the solution. The directions of
+    others that slide are parameters, and have that of those `given`."""
     if not in_space(c.shape[0], friction.shape[0]):
         return found
-    closed, stick, free = found.closed, found.stick, _turns(found, free)
-    u = _turning(W, c, friction, given, found.direction, closed, stick, free)
+    closed, stick, free = found.closed, found.stick, turns(found, free)
+    u = _turning(give, W, c, friction, given, found.direction, closed, stick, free)
     return eqx.tree_at(lambda a: a.direction, found, u)
 
 
@@ -90,43 +90,39 @@ def strays(active: Active, moves, free, size):
     if not in_space(moves.shape[0], n):
         return jnp.zeros_like(free)
     aside = jnp.abs(along(across(active.direction, n), moves[n:], n))
-    return _turns(active, free) & (aside > jnp.finfo(moves.dtype).eps ** 0.25 * size)
+    return turns(active, free) & (aside > jnp.finfo(moves.dtype).eps ** 0.25 * size)
 
 
-def _turns(active: Active, free):
+def turns(active: Active, free):
+    """Those of the contacts `free` whose direction is sought."""
     slides = active.closed & ~active.stick
     return free & slides & (norm(active.direction, free.shape[0]) > 0)
 
 
-@jax.custom_jvp
-def _turning(W, c, friction, given, u, closed, stick, free):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _turning(give, W, c, friction, given, u, closed, stick, free):
     return u
 
 
 @_turning.defjvp
-def _turning_jvp(primals, tangents):
+def _turning_jvp(give, primals, tangents):
     W, c, friction, _, _, closed, stick, free = primals
-    u = _turning(*primals)  # which has a derivative, too
+    u = _turning(give, *primals)  # which has a derivative, too
     d_W, d_c, d_friction, d_u, *_ = tangents
     n = friction.shape[0]
     of_free = of_contacts(free, 2 * n)
     d_others = jnp.where(of_free, 0, d_u)
 
     def turn():
-        active = Active(closed, stick, u)
-        forces = contact_forces(W, c, active, friction)
-        z = _towards(W, c, forces)
-        kappa = _stiffness(forces, z, friction, free)
+        def aim(kappa, W, c, friction, u):
+            return aims(W, c, Active(closed, stick, u), friction, kappa, give)
 
+        z, forces = aim(jnp.zeros_like(friction), W, c, friction, u)
         # How a step of Newton's method depends on the directions that it finds is of
         # second order.
-        def solved(W, c, friction, u):
-            active = Active(closed, stick, u)
-            return least_solve(*_equations(W, c, friction, active, kappa))
-
+        newton = functools.partial(aim, stiffness(forces, z, friction, free))
         tangents = d_W, d_c, d_friction, d_others
-        _, d_forces = jax.jvp(solved, (W, c, friction, u), tangents)
-        _, d_z = jax.jvp(_towards, (W, c, forces), (d_W, d_c, d_forces))
+        _, (d_z, _) = jax.jvp(newton, (W, c, friction, u), tangents)
         tau, length = across(u, n), norm(z, n)
         rate = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
         return jnp.where(of_free, tau * of_contacts(rate, 2 * n), d_others)
@@ -143,24 +139,35 @@ def _own(W, n: int):
     return of_contacts(jnp.where(own > 0, own, 1), 2 * n)
 
 
-def _towards(W, c, forces):
-    """The vectors `z`."""
-    n = c.shape[0] // 3
-    return (c + dot(W, forces))[n:] / _own(W, n) - forces[n:]
+def aims(W, c, active: Active, friction, kappa, give=None, near: ArrayLike = 1.0):
+    """The vectors `z`, and the forces; `near` is a factor of `w`.
+
+    If held contacts `give` way, they are accelerated against their forces, by these
+    times so much of their weights.
+    """
+    n = friction.shape[0]
+    matrix, b, weights, *others = _equations(W, c, active, friction, kappa, near)
+    if give is None:
+        forces = least_solve(matrix, b, weights, *others)
+    else:
+        yielding = give * weights[:, None] * np.eye(3 * n, dtype=c.dtype)
+        forces = solve(matrix + yielding, b, others[0])
+    moves = c + dot(W, forces)
+    return moves[n:] / (near * _own(W, n)) - forces[n:], forces
 
 
-def _stiffness(forces, z, friction, free):
+def stiffness(forces, z, friction, free):
     n = friction.shape[0]
     length = norm(z, n)
     kappa = friction * forces[:n] / jnp.where(length > 0, length, 1)
     return jnp.where(free & (length > 0), kappa, 0)
 
 
-def _equations(W, c, friction, active: Active, kappa):
+def _equations(W, c, active: Active, friction, kappa, near):
     """Those of the contact forces, with the terms of Newton's method."""
     n = friction.shape[0]
     matrix, b, *others = contact_equations(W, c, active, friction)
-    tau, own = across(active.direction, n), _own(W, n)
+    tau, own = across(active.direction, n), near * _own(W, n)
     slopes = W[n:] / own[:, None] - np.eye(3 * n, dtype=c.dtype)[n:]
     slope = tau[:n, None] * slopes[:n] + tau[n:, None] * slopes[n:]
     share = tau * of_contacts(kappa, 2 * n)

@@ -9,10 +9,11 @@ from .dot import dot
 from .elimination import inverse
 
 
-def solve(matrix, b):
+def solve(matrix, b, active=None):
     """The solution of `matrix @ x = b`, for a regular matrix. Inverses have errors that
-    grow with its condition, and one refinement takes them out."""
-    by_factor = lax.stop_gradient(inverse(lax.stop_gradient(matrix)))
+    grow with its condition, and one refinement takes them out. All rows but those that
+    are `active` must be rows of the identity, where `b` is zero."""
+    by_factor = lax.stop_gradient(inverse(lax.stop_gradient(matrix), active))
     return _refined(1, True, matrix, by_factor, b, None)
 
 

@@ -1,0 +1,84 @@
+"""Directions in which contacts at rest begin to slip.
+
+As after impacts, but others that stick may hold a contact whose force has left its
+cone: then its slip does not say where it would go. What says it is how far the others
+give way, however little that is: see `docs/concepts/friction.md`.
+"""
+
+import equinox as eqx
+import jax.lax as lax
+import jax.numpy as jnp
+
+from ..._jax.reduce import any_of, largest
+from ..._jax.tracing import stop_gradient
+from .._dynamics.dot import dot
+from .complementarity import Active, weights_of
+from .sliding_directions import aims, stiffness, turns
+from .tangential import along, in_space, norm, of_contacts, unit
+
+
+def slipping_directions(W, c, active: Active, free, friction) -> Active:
+    """`active` with directions of the contacts `free` in which they slip from rest, or
+    would slip if others gave way.
+
+    Those whose direction is zero, and so their friction, keep that. Only in space. They
+    have no derivative: that is `turning`, with what they `give`.
+    """
+    W, c, active, friction = stop_gradient((W, c, active, friction))
+    n = friction.shape[0]
+    if not in_space(c.shape[0], n):
+        return active
+    closed, stick, u = active.closed, active.stick, active.direction
+    free, held = turns(active, free), any_of(closed & stick)
+    tol, least = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype)
+
+    def step(carry):
+        i, u, kappa, _ = carry
+        # With what gives way much one step of Newton's method is enough, nearly. And
+        # with a small factor no contact slips against its direction.
+        steps = jnp.maximum(i - _PROJECTIONS, 0).astype(c.dtype)
+        given = jnp.where(held, jnp.maximum(10 ** (-0.5 * steps), least), least)
+        near = jnp.where(held & (i < _PROJECTIONS + _WAY), given, 1)
+        kappa = jnp.where(i < _PROJECTIONS, 0, kappa)
+        # At first, where the forces push that it would take to stick.
+        active = Active(closed, stick | (free & (i == 0)), u)
+        z, forces = aims(W, c, active, friction, kappa, given, near)
+        new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
+        kappa = jnp.maximum(stiffness(forces, z, friction, free), 0)
+        return i + 1, new, kappa, largest(norm(new - u, n))
+
+    def going_on(carry):
+        i, _, _, change = carry
+        begun = i > _PROJECTIONS + jnp.where(held, _WAY, 0) + 1
+        return (i < _STEPS) & ~(begun & (change <= tol)) & any_of(free)
+
+    none = jnp.zeros_like(c[:n])
+    init = jnp.asarray(0, jnp.int32), u, none, jnp.asarray(jnp.inf, c.dtype)
+    u = lax.while_loop(going_on, step, init)[1]
+    return eqx.tree_at(lambda a: a.direction, active, u)
+
+
+def give(dtype) -> float:
+    """How far contacts give way. With less, rounding would show in the directions of
+    what is held."""
+    return float(jnp.finfo(dtype).eps) ** 0.43
+
+
+def creep(size):
+    """Accelerations of contacts at rest that are none: those of giving way."""
+    return 10 * give(size.dtype) * size
+
+
+def slips_onward(W, c, size, active: Active, friction):
+    """Positive for contacts that slip from rest, or would slip if others gave way: with
+    half the force at its cone they would not."""
+    n, little = friction.shape[0], give(c.dtype)
+    _, forces = aims(W, c, active, friction, jnp.zeros_like(friction), little)
+    onward = along(active.direction, (c + dot(W, forces))[n:], n)
+    spring = little * weights_of(W, n)[n : 2 * n] * friction * forces[:n]
+    held = jnp.any(active.closed & active.stick)
+    return onward + jnp.where(held, -spring / 2, creep(size))
+
+
+# So many steps until contacts give way as little as they do; or with projections.
+_WAY, _PROJECTIONS, _STEPS = 16, 8, 48

@@ -140,10 +140,9 @@ def _own(W, n: int):
 
 
 def aims(W, c, active: Active, friction, kappa, give=None, near: ArrayLike = 1.0):
-    """The vectors `z`, and the forces; `near` is a factor of `w`.
-
-    If held contacts `give` way, they are accelerated against their forces, by these
-    times so much of their weights.
+    """The vectors `z`, and the forces; `near` is a factor of `w`. Where held contacts
+    `give` way, they are accelerated against their forces, by these times their weights
+    times that.
     """
     n = friction.shape[0]
     matrix, b, weights, *others = _equations(W, c, active, friction, kappa, near)

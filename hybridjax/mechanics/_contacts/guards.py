@@ -33,11 +33,7 @@ def watched_values(system, p: Point, active: Active, mode):
         return jnp.concatenate([normal, turns]) if system.apex else normal
 
     watched = active.closed & ~slick(system)
-    # One point of a flat foot may slip by its forces, while the other one holds it: all
-    # that it does is to remove the errors of that one.
     slip = norm(p.velocity[n:], n)
-    errors = jnp.max(jnp.where(active.stick & watched, slip, 0))
-    steady = small + 2 * system.stabilization * errors
     # A contact without a tangential force lifts off, where its cone shrinks to
     # nothing; it does not slip in the same instant.
     rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
@@ -65,6 +61,11 @@ def watched_values(system, p: Point, active: Active, mode):
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
         return jnp.concatenate([normal, ends, departs, solvable])
+
+    # One point of a flat foot may slip by its forces, while the other one holds it: all
+    # that it does is to remove the errors of that one.
+    errors = jnp.max(jnp.where(active.stick & watched, slip, 0))
+    steady = small + 2 * system.stabilization * errors
 
     def tangent(sign, slides, slipping):
         cone = limit - sign * forces[n:] + stop_gradient(rounding)

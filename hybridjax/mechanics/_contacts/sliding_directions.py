@@ -50,7 +50,7 @@ def sliding_directions(W, c, active: Active, free, friction) -> Active:
         i, u, kappa, _ = carry
         kappa = jnp.where(_projects(i), 0, kappa)
         active = Active(closed, stick, u)
-        z, forces = aims(W, c, active, friction, kappa)
+        z, forces, _ = aims(W, c, active, friction, kappa)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         # Where contacts pull, there may be several solutions. Without their terms the
         # search is less apt to jump from one to another.
@@ -117,12 +117,12 @@ def _turning_jvp(give, primals, tangents):
         def aim(kappa, W, c, friction, u):
             return aims(W, c, Active(closed, stick, u), friction, kappa, give)
 
-        z, forces = aim(jnp.zeros_like(friction), W, c, friction, u)
+        z, forces, _ = aim(jnp.zeros_like(friction), W, c, friction, u)
         # How a step of Newton's method depends on the directions that it finds is of
         # second order.
         newton = functools.partial(aim, stiffness(forces, z, friction, free))
         tangents = d_W, d_c, d_friction, d_others
-        _, (d_z, _) = jax.jvp(newton, (W, c, friction, u), tangents)
+        _, (d_z, *_) = jax.jvp(newton, (W, c, friction, u), tangents)
         tau, length = across(u, n), norm(z, n)
         rate = along(tau, d_z, n) / jnp.where(length > 0, length, 1)
         return jnp.where(of_free, tau * of_contacts(rate, 2 * n), d_others)
@@ -140,9 +140,9 @@ def _own(W, n: int):
 
 
 def aims(W, c, active: Active, friction, kappa, give=None, near: ArrayLike = 1.0):
-    """The vectors `z`, and the forces; `near` is a factor of `w`. Where held contacts
-    `give` way, they are accelerated against their forces, by these times their weights
-    times that.
+    """The vectors `z`, the forces, and all accelerations; `near` is a factor of `w`.
+    Where held contacts `give` way, they are accelerated against their forces, by these
+    times their weights times that.
     """
     n = friction.shape[0]
     matrix, b, weights, *others = _equations(W, c, active, friction, kappa, near)
@@ -152,7 +152,7 @@ def aims(W, c, active: Active, friction, kappa, give=None, near: ArrayLike = 1.0
         yielding = give * weights[:, None] * np.eye(3 * n, dtype=c.dtype)
         forces = solve(matrix + yielding, b, others[0])
     moves = c + dot(W, forces)
-    return moves[n:] / (near * _own(W, n)) - forces[n:], forces
+    return moves[n:] / (near * _own(W, n)) - forces[n:], forces, moves
 
 
 def stiffness(forces, z, friction, free):

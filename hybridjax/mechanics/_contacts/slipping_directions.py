@@ -12,7 +12,6 @@ from jaxtyping import ArrayLike
 
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
-from .._dynamics.dot import dot
 from .complementarity import Active, weights_of
 from .sliding_directions import aims, sliding_directions, stiffness, turns
 from .tangential import along, in_space, norm, of_contacts, unit
@@ -46,10 +45,10 @@ def slipping_directions(
         kappa = jnp.where(i < _PROJECTIONS, 0, kappa)
         # At first, where the forces push that it would take to stick.
         active = Active(closed, stick | (free & (i == 0)), u)
-        z, forces = aims(W, c, active, friction, kappa, given, near)
+        z, forces, moves = aims(W, c, active, friction, kappa, given, near)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         kappa = jnp.maximum(stiffness(forces, z, friction, free), 0)
-        onward = along(u, (c + dot(W, forces))[n:], n)
+        onward = along(u, moves[n:], n)
         backward = largest(jnp.where(free, -onward, 0))
         begin = jnp.where(i == 0, new, begin)
         return i + 1, new, kappa, begin, largest(norm(new - u, n)), backward
@@ -89,8 +88,8 @@ def slips_onward(W, c, size, active: Active, friction):
     not for those whose friction, if they gave way too, would be less than half of it.
     """
     n, little = friction.shape[0], give(c.dtype)
-    _, forces = aims(W, c, active, friction, jnp.zeros_like(friction), little)
-    onward = along(active.direction, (c + dot(W, forces))[n:], n)
+    _, forces, moves = aims(W, c, active, friction, jnp.zeros_like(friction), little)
+    onward = along(active.direction, moves[n:], n)
     spring = little * weights_of(W, n)[n : 2 * n] * friction * forces[:n]
     held = jnp.any(active.closed & active.stick)
     return onward + jnp.where(held, -spring / 2, creep(size))

@@ -149,8 +149,7 @@ def find_active(
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
         before = active.direction
-        others = (number > 0,) if at_rest else ()
-        active = directions(W, c, active, resting | known, friction, *others)
+        active = directions(W, c, active, resting | known, friction)
         normal, tangent, direction, moves, lost_here = faults(active, i)
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)

@@ -19,7 +19,6 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
 
 from ..._jax.branch import cond_any
 from ..._jax.reduce import any_of, largest
@@ -131,28 +130,28 @@ def _turning_jvp(give, primals, tangents):
     return u, cond_any(any_of(free), turn, lambda: d_others)
 
 
-def _own(W, n: int):
+def own(W, n: int):
     """An upper bound of how much tangential forces accelerate contacts: `w`."""
     W = jnp.abs(stop_gradient(W[n:, n:]))
-    own = dot(W, np.ones(2 * n, W.dtype))
-    own = jnp.maximum(own[:n], own[n:])
-    return of_contacts(jnp.where(own > 0, own, 1), 2 * n)
+    most = dot(W, np.ones(2 * n, W.dtype))
+    most = jnp.maximum(most[:n], most[n:])
+    return of_contacts(jnp.where(most > 0, most, 1), 2 * n)
 
 
-def aims(W, c, active: Active, friction, kappa, give=None, near: ArrayLike = 1.0):
-    """The vectors `z`, the forces, and all accelerations; `near` is a factor of `w`.
-    Where held contacts `give` way, they are accelerated against their forces, by these
-    times their weights times that.
+def aims(W, c, active: Active, friction, kappa, give=None):
+    """The vectors `z`, the forces, and all accelerations. Where held contacts `give`
+    way, they are accelerated against their forces, by these times their weights times
+    that.
     """
     n = friction.shape[0]
-    matrix, b, weights, *others = _equations(W, c, active, friction, kappa, near)
+    matrix, b, weights, *others = _equations(W, c, active, friction, kappa)
     if give is None:
         forces = least_solve(matrix, b, weights, *others)
     else:
         yielding = give * weights[:, None] * np.eye(3 * n, dtype=c.dtype)
         forces = solve(matrix + yielding, b, others[0])
     moves = c + dot(W, forces)
-    return moves[n:] / (near * _own(W, n)) - forces[n:], forces, moves
+    return moves[n:] / own(W, n) - forces[n:], forces, moves
 
 
 def stiffness(forces, z, friction, free):
@@ -162,16 +161,16 @@ def stiffness(forces, z, friction, free):
     return jnp.where(free & (length > 0), kappa, 0)
 
 
-def _equations(W, c, active: Active, friction, kappa, near):
+def _equations(W, c, active: Active, friction, kappa):
     """Those of the contact forces, with the terms of Newton's method."""
     n = friction.shape[0]
     matrix, b, *others = contact_equations(W, c, active, friction)
-    tau, own = across(active.direction, n), near * _own(W, n)
-    slopes = W[n:] / own[:, None] - np.eye(3 * n, dtype=c.dtype)[n:]
+    tau, w = across(active.direction, n), own(W, n)
+    slopes = W[n:] / w[:, None] - np.eye(3 * n, dtype=c.dtype)[n:]
     slope = tau[:n, None] * slopes[:n] + tau[n:, None] * slopes[n:]
     share = tau * of_contacts(kappa, 2 * n)
     rows = share[:, None] * of_contacts(slope, 2 * n)
-    known = share * of_contacts(along(tau, c[n:] / own, n), 2 * n)
+    known = share * of_contacts(along(tau, c[n:] / w, n), 2 * n)
     below = lambda a: jnp.pad(a, [(n, 0)] + [(0, 0)] * (a.ndim - 1))
     return matrix + below(rows), b - below(known), *others
 

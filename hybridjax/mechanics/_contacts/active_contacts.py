@@ -81,7 +81,7 @@ def find_active(
     clings = jnp.zeros((n,), bool) if clings is None else clings
     static_friction = jnp.where(clings & held, jnp.inf, static_friction)
     tangential, spatial = c.shape[0] - n, in_space(c.shape[0], n)
-    projected, trusted = guess, jnp.asarray(False)
+    projected, when, trusted = guess, int(at_rest), jnp.asarray(False)
     directions = slipping_directions if at_rest else sliding_directions
     if spatial:
         projected, converged = by_projections(
@@ -110,7 +110,7 @@ def find_active(
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
         closed = active.closed
-        forces_count = ~(trusted & (i == int(at_rest)))
+        forces_count = ~(trusted & (i == when))
         pulls = closed & (force[:n] < -little_force) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
         pulls = pulls | (released & closed & (attempt == 0)) | ill_posed
@@ -144,8 +144,8 @@ def find_active(
         begins = (number > 0) & (i % limit == 0) & ~last
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = where(begins, opened, active)
-        if spatial and at_rest:
-            active = where(i == 1, projected, active)
+        if spatial:
+            active = where(i == when, projected, active)
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
         before = active.direction
@@ -179,8 +179,7 @@ def find_active(
         return i + 1, changed, (bad | found) & ~last, slow | found, lost
 
     none = jnp.zeros_like(members)
-    first = guess if at_rest else projected
-    start = (jnp.asarray(0, jnp.int32), first, members, none, none)
+    start = (jnp.asarray(0, jnp.int32), guess, members, none, none)
     _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
     # With a force that pulls there may be no direction of slip against its friction.
     fails = unsolved | lost

@@ -28,7 +28,7 @@ def test_slips_against_friction(turns):
     @jax.vmap
     def search(W, c, friction, slips, begin, _):
         active = Active(closed, ~slips, begin)
-        return slipping_directions(W, c, active, slips, friction).direction
+        return slipping_directions(W, c, active, slips, friction)[0].direction
 
     found = np.asarray(search(*map(jnp.asarray, given)))
     onward = 0

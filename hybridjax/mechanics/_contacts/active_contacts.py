@@ -19,7 +19,7 @@ from .complementarity import (
 )
 from .projections import by_projections
 from .sliding_directions import sliding_directions, strays
-from .slipping_directions import creep, slipping_directions
+from .slipping_directions import slipping_directions
 from .tangential import along, in_space, norm, of_contacts, unit
 
 
@@ -82,7 +82,6 @@ def find_active(
     static_friction = jnp.where(clings & held, jnp.inf, static_friction)
     tangential, spatial = c.shape[0] - n, in_space(c.shape[0], n)
     projected, when, trusted = guess, int(at_rest), jnp.asarray(False)
-    directions = slipping_directions if at_rest else sliding_directions
     if spatial:
         projected, converged = by_projections(
             W, c, guess, resting, known, held, friction, static_friction
@@ -98,7 +97,7 @@ def find_active(
     guesses = _ATTEMPTS * limit
     choices = _Choices.of(guess, resting, members & ~known)
 
-    def faults(active: Active, i):
+    def faults(active: Active, onward, i):
         # The tolerance of the first attempt, but nothing is the first one there.
         attempt = jnp.where(i < guesses, i % limit, 1)
         # Where contacts are redundant, what is left of errors can go round in circles:
@@ -120,9 +119,9 @@ def find_active(
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
-        little_slip = little_move + (creep(size) if at_rest and spatial else 0)
-        against = along(active.direction, moves[n:], n) < -little_slip
-        stops = closed & ~active.stick & resting & against
+        if not (at_rest and spatial):
+            onward = along(active.direction, moves[n:], n)
+        stops = closed & ~active.stick & resting & (onward < -little_move)
         lost = ill_posed | strays(active, moves, resting | known, size)
         away = of_contacts(slips | pulls, tangential)
         direction = jnp.where(away, unit(-force[n:], n), active.direction)
@@ -149,8 +148,12 @@ def find_active(
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
         before = active.direction
-        active = directions(W, c, active, resting | known, friction)
-        normal, tangent, direction, moves, lost_here = faults(active, i)
+        searched = W, c, active, resting | known, friction
+        if at_rest:
+            active, onward = slipping_directions(*searched)
+        else:
+            active, onward = sliding_directions(*searched), None
+        normal, tangent, direction, moves, lost_here = faults(active, onward, i)
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         place = jnp.arange(n) * (1 + 382 * number) % _PRIME

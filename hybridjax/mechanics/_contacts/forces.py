@@ -18,7 +18,7 @@ def active_in(system, p: Point, mode) -> Active:
     if in_space(p.c.shape[0], n):
         u, free, friction = unit(p.velocity[n:], n), slips(mode), system.friction
         active = Active(closed, sticks, u)
-        found = slipping_directions(p.W, p.c, active, free, friction)
+        found, _ = slipping_directions(p.W, p.c, active, free, friction)
         return turning(p.W, p.c, found, u, free, friction, give(p.c.dtype))
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
     return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))

@@ -51,7 +51,7 @@ def watched_values(system, p: Point, active: Active, mode):
         # Few contacts slip for long, and this is a system of equations.
         onward = cond_any(
             any_of(slipping),
-            lambda: slips_onward(p.W, p.c, p.size, active, system.friction),
+            lambda: slips_onward(p.W, p.c, active, system.friction),
             lambda: jnp.full_like(cone, UNWATCHED),
         )
         ends = jnp.where(may_slip, cone, UNWATCHED)

@@ -16,9 +16,9 @@ from .sliding_directions import aims, own, stiffness, turns
 from .tangential import along, in_space, norm, of_contacts, unit
 
 
-def slipping_directions(W, c, active: Active, free, friction) -> Active:
+def slipping_directions(W, c, active: Active, free, friction):
     """`active` with directions of the contacts `free` in which they slip from rest, or
-    would slip if others gave way.
+    would slip if others gave way; and how fast they do, as `slips_onward`.
 
     Those whose direction is zero, and so their friction, keep that. Only in space. They
     have no derivative: that is `turning`, with what they `give`.
@@ -26,13 +26,13 @@ def slipping_directions(W, c, active: Active, free, friction) -> Active:
     W, c, active, friction = stop_gradient((W, c, active, friction))
     n = friction.shape[0]
     if not in_space(c.shape[0], n):
-        return active
+        return active, jnp.zeros_like(friction)
     closed, stick, u = active.closed, active.stick, active.direction
     free = turns(active, free)
     tol, little = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype)
 
     def step(carry):
-        i, u, kappa, _ = carry
+        i, u, kappa, *_ = carry
         # At first, where the forces push that it would take to stick.
         active = Active(closed, stick | (free & (i == 0)), u)
         z, forces, moves = aims(W, c, active, friction, kappa, little)
@@ -40,18 +40,19 @@ def slipping_directions(W, c, active: Active, free, friction) -> Active:
         # and such a root repels, unless it is that of a slip which ends.
         onward = along(u, moves[n:], n)
         z = z - of_contacts(jnp.minimum(onward, 0), 2 * n) / own(W, n) * u
+        onward = onward + _slack(W, c, active, friction, forces)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         kappa = jnp.maximum(stiffness(forces, z, friction, free), 0)
-        return i + 1, new, kappa, largest(norm(new - u, n))
+        return i + 1, new, kappa, onward, largest(norm(new - u, n))
 
     def going_on(carry):
         i, *_, change = carry
         return (i < _STEPS) & ~((i > 1) & (change <= tol)) & any_of(free)
 
     none = jnp.zeros_like(c[:n])
-    init = jnp.asarray(0, jnp.int32), u, none, jnp.asarray(jnp.inf, c.dtype)
-    u = lax.while_loop(going_on, step, init)[1]
-    return eqx.tree_at(lambda a: a.direction, active, u)
+    init = jnp.asarray(0, jnp.int32), u, none, none, jnp.asarray(jnp.inf, c.dtype)
+    _, u, _, onward, _ = lax.while_loop(going_on, step, init)
+    return eqx.tree_at(lambda a: a.direction, active, u), onward
 
 
 def give(dtype) -> float:
@@ -60,21 +61,21 @@ def give(dtype) -> float:
     return float(jnp.finfo(dtype).eps) ** 0.43
 
 
-def creep(size):
-    """Accelerations of contacts at rest that are none: those of giving way."""
-    return 10 * give(size.dtype) * size
-
-
-def slips_onward(W, c, size, active: Active, friction):
+def slips_onward(W, c, active: Active, friction):
     """Positive for contacts that slip from rest, or would slip if others gave way; and
     not for those whose friction, if they gave way too, would be less than half of it.
     """
     n, little = friction.shape[0], give(c.dtype)
     _, forces, moves = aims(W, c, active, friction, jnp.zeros_like(friction), little)
     onward = along(active.direction, moves[n:], n)
+    return onward + _slack(W, c, active, friction, forces)
+
+
+def _slack(W, c, active: Active, friction, forces):
+    n, little = friction.shape[0], give(c.dtype)
     spring = little * weights_of(W, n)[n : 2 * n] * friction * forces[:n]
     held = jnp.any(active.closed & active.stick)
-    return onward + jnp.where(held, -spring / 2, creep(size))
+    return jnp.where(held, -spring / 2, 10 * little * largest(jnp.abs(c)))
 
 
 # Where several are held, each for another reason, it takes twenty or thirty.

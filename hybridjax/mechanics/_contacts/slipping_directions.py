@@ -8,6 +8,7 @@ give way, however little that is: see `docs/concepts/friction.md`.
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
@@ -16,7 +17,9 @@ from .sliding_directions import aims, own, stiffness, turns
 from .tangential import along, in_space, norm, of_contacts, unit
 
 
-def slipping_directions(W, c, active: Active, free, friction):
+def slipping_directions(
+    W, c, active: Active, free, friction
+) -> tuple[Active, Float[Array, " n"]]:
     """`active` with directions of the contacts `free` in which they slip from rest, or
     would slip if others gave way; and how fast they do, as `slips_onward`.
 
@@ -72,6 +75,7 @@ def slips_onward(W, c, active: Active, friction):
 
 
 def _slack(W, c, active: Active, friction, forces):
+    """How far the acceleration of a slip that ends is from zero."""
     n, little = friction.shape[0], give(c.dtype)
     spring = little * weights_of(W, n)[n : 2 * n] * friction * forces[:n]
     held = jnp.any(active.closed & active.stick)

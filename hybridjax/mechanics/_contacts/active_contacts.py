@@ -81,7 +81,7 @@ def find_active(
     clings = jnp.zeros((n,), bool) if clings is None else clings
     static_friction = jnp.where(clings & held, jnp.inf, static_friction)
     tangential, spatial = c.shape[0] - n, in_space(c.shape[0], n)
-    projected, when, trusted = guess, int(at_rest), jnp.asarray(False)
+    when, trusted = int(at_rest), jnp.asarray(False)
     if spatial:
         projected, converged = by_projections(
             W, c, guess, resting, known, held, friction, static_friction
@@ -119,7 +119,7 @@ def find_active(
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
-        if not (at_rest and spatial):
+        if onward is None:
             onward = along(active.direction, moves[n:], n)
         stops = closed & ~active.stick & resting & (onward < -little_move)
         lost = ill_posed | strays(active, moves, resting | known, size)
@@ -148,11 +148,11 @@ def find_active(
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
         before = active.direction
-        searched = W, c, active, resting | known, friction
-        if at_rest:
-            active, onward = slipping_directions(*searched)
-        else:
-            active, onward = sliding_directions(*searched), None
+        onward, free = None, resting | known
+        if spatial and at_rest:
+            active, onward = slipping_directions(W, c, active, free, friction)
+        elif spatial:
+            active = sliding_directions(W, c, active, free, friction)
         normal, tangent, direction, moves, lost_here = faults(active, onward, i)
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)

@@ -39,8 +39,6 @@ def sliding_directions(W, c, active: Active, free, friction) -> Active:
     """
     W, c, active, friction = stop_gradient((W, c, active, friction))
     n = friction.shape[0]
-    if not in_space(c.shape[0], n):
-        return active
     closed, stick, u = active.closed, active.stick, active.direction
     free = turns(active, free)
     tol = jnp.finfo(c.dtype).eps ** 0.75

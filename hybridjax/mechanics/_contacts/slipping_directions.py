@@ -14,7 +14,7 @@ from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
 from .complementarity import Active, weights_of
 from .sliding_directions import aims, own, stiffness, turns
-from .tangential import along, in_space, norm, of_contacts, unit
+from .tangential import along, norm, of_contacts, unit
 
 
 def slipping_directions(
@@ -28,8 +28,6 @@ def slipping_directions(
     """
     W, c, active, friction = stop_gradient((W, c, active, friction))
     n = friction.shape[0]
-    if not in_space(c.shape[0], n):
-        return active, jnp.zeros_like(friction)
     closed, stick, u = active.closed, active.stick, active.direction
     free = turns(active, free)
     tol, little = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype)

@@ -1,6 +1,8 @@
 """The directions in which contacts slide against their friction."""
 
+import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from hybridjax.mechanics import ContactMode
@@ -108,23 +110,32 @@ def test_derivatives_of_redundant_feet():
         np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-4)
 
 
-def test_friction_is_against_the_slip_or_it_is_said():
-    # A tall box on four feet tips over one of them, and turns; feet of which it is said
-    # that they are closed may approach. That is a lot for a search: what it does not
-    # find is no solution, and so the mode says.
-    low = np.array([[i, j, -1] for i in (-1, 1) for j in (-1, 1)])
-    feet, friction = np.array([0.1, 0.08, 0.4]) * low, np.linspace(0.2, 0.9, 4)
-    box = body_on_plane(feet, inertia=[0.02, 0.03, 0.004], friction=friction)
+# Of a body on four feet.
+_low = np.array([[i, j, -1] for i in (-1, 1) for j in (-1, 1)])
+
+
+@eqx.filter_jit
+def _land(box, *states):
+    """The velocities and modes after feet have touched down, and how these move."""
 
     def one(state):
         q, v, mode, foot = state
         (_, after), mode = box.jump(jnp.zeros(()), (q, v), mode, foot, None)
         _, normals = gaps(box, q, v, None)
-        tangents = rows_of(box.tangents(q, None))  # pyright: ignore
+        tangents = rows_of(box.tangents(q, None))
         return after, mode, box.mass_matrix(q, None), normals, tangents
 
     # One after the other: each takes as many attempts as it needs.
-    land = jax.jit(lambda *states: jax.lax.map(one, states))
+    return lax.map(one, states)
+
+
+def test_friction_is_against_the_slip_or_it_is_said():
+    # A tall box on four feet tips over one of them, and turns; feet of which it is said
+    # that they are closed may approach. That is a lot for a search: what it does not
+    # find is no solution, and so the mode says.
+    feet, friction = np.array([0.1, 0.08, 0.4]) * _low, np.linspace(0.2, 0.9, 4)
+    inertia = [0.02, 0.03, 0.004]
+    box = body_on_plane(feet, inertia=inertia, friction=friction, rest_speed=1e-12)
     rng, m = np.random.default_rng(1), 600
     turns = Rotation.from_rotvec(rng.uniform(-3, 3, (m, 1)) * np.array([[0, 0, 1.0]]))
     q = np.zeros((m, 7))
@@ -133,10 +144,10 @@ def test_friction_is_against_the_slip_or_it_is_said():
     mode = rng.choice([0, 0, 1, 8], size=(m, 4))
     each = np.arange(m)
     mode[each, foot] = ContactMode.FREE
-    _, _, _, normals, _ = land(q, v, mode, foot)
+    _, _, _, normals, _ = _land(box, q, v, mode, foot)
     rates = np.einsum("kni,ki->kn", normals, v)[each, foot]
     v = -v * np.sign(rates)[:, None]
-    results = [np.asarray(a) for a in land(q, v, mode, foot)]
+    results = map(np.asarray, _land(box, q, v, mode, foot))
 
     slid, lost = 0, 0
     for before, after, mode, mass, normal, tangent in zip(v, *results, strict=True):
@@ -158,3 +169,30 @@ def test_friction_is_against_the_slip_or_it_is_said():
         assert (normal[mode != ContactMode.FREE] @ after > -1e-9).all()
         slid += 1
     assert slid > 200 and lost == 0
+
+
+def test_what_opens_does_not_sink():
+    # A body that turns about the line between two feet, which stick or slide, lands on
+    # a third one, so slowly that slides end with it. That must not push what the impact
+    # has opened into the ground.
+    feet = np.array([[1, 1, 1], [1.2, 0.9, 1], [0.8, 1.1, 1], [1, 0.7, 1]]) * _low
+    feet, friction = np.array([0.1, 0.08, 0.2]) * feet, np.linspace(0.2, 0.6, 4)
+    inertia = [0.02, 0.03, 0.004]
+    box = body_on_plane(feet, inertia=inertia, friction=friction, rest_speed=1e-2)
+    rng, m = np.random.default_rng(0), 600
+    q = np.tile([0, 0, 0.2, 1.0, 0, 0, 0], (m, 1))
+    _, normals = gaps(box, jnp.asarray(q[0]), jnp.zeros(6), None)
+    v, mode, foot = np.zeros((m, 6)), np.zeros((m, 4), int), np.zeros(m, int)
+    for k in range(m):
+        *edge, foot[k] = chosen = rng.permutation(4)[:3]
+        speed = 10 ** rng.uniform(-4, -2)
+        v[k] = np.linalg.lstsq(normals[chosen], [0, 0, -speed])[0]
+        v[k, [0, 1, 5]] += speed * rng.integers(2) * rng.normal(size=3)
+        mode[k, edge] = rng.choice([ContactMode.STICKING, ContactMode.SLIDING], 2)
+    after, found, *_ = _land(box, q, v, mode, foot)
+    rates = np.asarray(after) @ np.asarray(normals).T
+    touched = (mode != ContactMode.FREE) | (np.arange(4) == foot[:, None])
+    opened = touched & np.isin(found, [ContactMode.FREE, ContactMode.LIFTING])
+    assert (found >= 0).all() and opened.any(axis=1).sum() > 50
+    assert (rates[touched] > -1e-12).all()
+    assert (rates[touched & ~opened] < 1e-12).all()

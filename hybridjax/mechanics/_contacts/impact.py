@@ -11,9 +11,9 @@ from .active_contacts import find_active
 from .complementarity import Active, are_redundant, contact_forces
 from .contact_mode import ContactMode
 from .forces import is_closed
-from .kinematics import little, Point, slick
+from .kinematics import little, Point, slick, stop_speed
 from .sliding_directions import turning
-from .tangential import norm, of_contacts, unit
+from .tangential import in_space, norm, of_contacts, unit
 
 
 def impact(system, p: Point, t, q, v, mode, hit, args):
@@ -53,7 +53,14 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     bounces = hit & (e * -approach > 0)
     # What has no speed has not left: it may follow from the others that it has none.
     after = stop_gradient(c + dot(p.W, impulses))
-    none = opens & (jnp.abs(after[:n]) <= jnp.finfo(c.dtype).eps ** 0.75 * p.speed)
+    slow = jnp.finfo(c.dtype).eps ** 0.75 * p.speed
+    if in_space(c.shape[0], n):
+        # Nor has what may be pushed back when slides that are slow now end.
+        slides = active.closed & ~active.stick & can_stick & ~bounces
+        slip = norm(after[n:], n)
+        ends = slides & (slip <= 2 * stop_speed(system, p))
+        slow = slow + jnp.sum(jnp.where(ends, slip, 0))
+    none = opens & (after[:n] <= slow)
     remains = (active.closed | none) & ~bounces
     # Those that were held back without friction slide on with it.
     onward = unit(after[n:] if system.tangents is not None else after, n)

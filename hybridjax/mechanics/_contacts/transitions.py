@@ -66,8 +66,10 @@ def transition(system, t, x, mode, event, args):
     watch_on = jnp.where(here, successor, mode)
     changes = touches | lifts | leaves_cone | stops
     if spatial:
-        # A slide ends at a small speed, and not at none.
-        held = Active(is_closed(settled), settled == ContactMode.STICKING, direction)
+        # A slide ends at a small speed, and not at none. What begins to lift off has no
+        # speed yet: it must not be pushed into its surface.
+        held = is_closed(settled) | guess.closed
+        held = Active(held, settled == ContactMode.STICKING, direction)
         slow = eqx.tree_at(
             lambda p: p.velocity, p, rate + dot(p.jacobian, v - before_impact)
         )

@@ -1,5 +1,6 @@
 """Impacts: contacts that touch down."""
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -11,7 +12,7 @@ from .active_contacts import find_active
 from .complementarity import Active, are_redundant, contact_forces
 from .contact_mode import ContactMode
 from .forces import is_closed
-from .kinematics import little, Point, slick, stop_speed
+from .kinematics import little, Point, slick, still
 from .sliding_directions import turning
 from .tangential import in_space, norm, of_contacts, unit
 
@@ -57,9 +58,8 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     if in_space(c.shape[0], n):
         # Nor has what may be pushed back when slides that are slow now end.
         slides = active.closed & ~active.stick & can_stick & ~bounces
-        slip = norm(after[n:], n)
-        ends = slides & (slip <= 2 * stop_speed(system, p))
-        slow = slow + jnp.sum(jnp.where(ends, slip, 0))
+        ends = slides & still(system, eqx.tree_at(lambda p: p.velocity, p, after))
+        slow = slow + jnp.sum(jnp.where(ends, norm(after[n:], n), 0))
     none = opens & (after[:n] <= slow)
     remains = (active.closed | none) & ~bounces
     # Those that were held back without friction slide on with it.

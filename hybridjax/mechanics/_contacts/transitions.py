@@ -68,8 +68,8 @@ def transition(system, t, x, mode, event, args):
     if spatial:
         # A slide ends at a small speed, and not at none. What begins to lift off has no
         # speed yet: it must not be pushed into its surface.
-        held = is_closed(settled) | guess.closed
-        held = Active(held, settled == ContactMode.STICKING, direction)
+        sticks = settled == ContactMode.STICKING
+        held = Active(guess.closed, sticks, direction)
         slow = eqx.tree_at(
             lambda p: p.velocity, p, rate + dot(p.jacobian, v - before_impact)
         )

@@ -7,6 +7,42 @@ import os
 # Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, and
 # more. (XLA ends a process that has a flag which it does not know. Options of one
 # program take the place of these, but for the passes.)
+# Passes that take time and find nothing here; most go through all of a program, which
+# grows.
+_PASSES = [
+    # As in `hj.compiler_options`.
+    "while-loop-invariant-code-motion",
+    "while-loop-constant-sinking",
+    # It verifies what XLA does, after each of its passes.
+    "hlo-verifier",
+    # These look for what is not there, again and again, as long as something else can
+    # be simplified. (What the last one finds, tapes that nobody reads, takes memory and
+    # no time to speak of.)
+    "simplify-sorts",
+    "reshape-mover",
+    "tree_reduction_rewriter",
+    "simplify-conditional",
+    "dynamic-dimension-simplifier",
+    "while-loop-trip-count-annotator",
+    "simplify-while-loops",
+    # Loops that scatters have become are simplified like all others.
+    "post_scatter_expansion_simplification",
+    # Tests run side by side, each in one thread.
+    "cpu-parallel-task-assigner",
+    # Types and operations that no program of ours has.
+    *(
+        f"float-normalization-{short}"
+        for short in "bf16 f8e5m2 f8e5m2fnuz f8e4m3 f8e4m3fn f8e4m3b11fnuz f8e4m3fnuz "
+        "f8e3m4 f8e8m0fnu f4e2m1fn s4 u4".split()
+    ),
+    "sub-byte-size-setter",
+    "cpu-all-reduce-combiner",
+    "all-reduce-promotion",
+    "all_to_all_decomposer",
+    "batchnorm_expander",
+    "convolution-group-converter",
+    "topk-decomposer",
+]
 _FLAGS = [
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
@@ -14,14 +50,7 @@ _FLAGS = [
     "--xla_cpu_parallel_codegen_split_count=1",
     # Loops that touch few bytes become one function: see docs/performance.md.
     "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=20000",
-    # The first two as there. The third verifies what XLA does, after each of its
-    # passes. The others look for what is not there, again and again, as long as
-    # something else can be simplified; what the last one finds, tapes that nobody
-    # reads, takes memory and no time to speak of.
-    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,"
-    "while-loop-constant-sinking,hlo-verifier,simplify-sorts,reshape-mover,"
-    "tree_reduction_rewriter,simplify-conditional,dynamic-dimension-simplifier,"
-    "while-loop-trip-count-annotator,simplify-while-loops",
+    f"--xla_disable_hlo_passes={','.join(_PASSES)}",
 ]
 
 

@@ -52,6 +52,12 @@ def computed_once(fn: Callable, otherwise: PyTree, *args: PyTree) -> PyTree:
     return run(otherwise, arrays)
 
 
+def settled(tree: PyTree) -> PyTree:
+    """`tree`, computed here, and once: XLA would compute what many kernels read in each
+    of them, with all that leads to it."""
+    return compute_if(None, lambda: tree, jtu.tree_map(jnp.zeros_like, tree))
+
+
 def of_a_lane_that(pred: Bool[Array, ""], tree: PyTree) -> PyTree:
     """`tree`; in a batch, where not `pred`, that of another lane where it is so.
 

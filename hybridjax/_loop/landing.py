@@ -36,7 +36,7 @@ from .._events.firing import (
     next_to_fire,
 )
 from .._events.locate import corner_tolerance
-from .._jax.branch import cond_any, of_a_lane_that, where
+from .._jax.branch import cond_any, of_a_lane_that, settled, where
 from .._jax.pack import Packer
 from .._jax.reduce import any_of, first_least
 from .crossing import Found, search
@@ -177,6 +177,7 @@ class LandingLoop(AbstractLoop):
         busy = s.approach.active | self.due(s)
         calm = s.done | (~busy & (clear | ~a.keep))
         accept, reject = ~s.done & a.keep, ~s.done & ~a.keep
+        calm, accept, reject, factor = settled((calm, accept, reject, factor))
         start = dataclasses.replace(s, num_steps=s.num_steps + ~s.done)
         new = select(
             start,
@@ -200,11 +201,11 @@ class LandingLoop(AbstractLoop):
             o, contact = self.arrival(a, found, o, contact)
 
         # The event, if there is one.
-        event, land = o.fire | o.land, o.land
+        event = o.fire | o.land
         latest = next_to_fire(firing, lateness(s.g, s.rate, self.rests(s)))
         guard = jnp.where(fire, latest, contact.guard)
-        x_pre = jnp.where(land, a.step.x + contact.delta * a.step.flow, s.x)
-        t_pre = jnp.minimum(jnp.where(land, a.t1 + contact.delta, s.t), self.t1)
+        x_pre = jnp.where(o.land, a.step.x + contact.delta * a.step.flow, s.x)
+        t_pre = jnp.minimum(jnp.where(o.land, a.t1 + contact.delta, s.t), self.t1)
 
         halved = s.approach.halved + (o.give_up & contact.halves)
         approach = dataclasses.replace(self.first_approach(), halved=halved)
@@ -220,7 +221,18 @@ class LandingLoop(AbstractLoop):
         rates = jnp.where(fire, s.rate, a.rate)
         later = comes_later(g, rates, self.corner_tol)
         later = jnp.where(fire & s.jumped, s.later, later)
-        judged, happens = self.fired(start, event, guard, t_pre, x_pre, later)
+        result, firings = self.judge(start, event, guard, t_pre)
+        happens = event & (result == RESULTS.successful)
+
+        # Nearly all entries of the next state depend on these.
+        decided = o, contact, happens, guard, t_pre, x_pre, longer, shorter
+        decided, (guard_end, touched, result) = settled(
+            (decided, (start.guard_end, start.result, result))
+        )
+        o, contact, happens, guard, t_pre, x_pre, longer, shorter = decided
+        start = dataclasses.replace(start, guard_end=guard_end, result=touched)
+        fired = self.fired(start, happens, guard, t_pre, x_pre)
+        judged = dataclasses.replace(fired, later=later, firings=firings, result=result)
         new = select(
             start,
             (o.accept, self.passed(start, s, a, longer, found)),
@@ -229,25 +241,25 @@ class LandingLoop(AbstractLoop):
             (o.aim, self.aimed(start, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
             (o.give_up, self.shortened(start, a, a.dt / 2)),
-            (happens, select(judged, (land, self.landed(judged, s, a)))),
-            (event & ~happens, self.refused(start, judged)),
+            (happens, select(judged, (o.land, self.landed(judged, s, a)))),
+            ((o.fire | o.land) & ~happens, self.refused(start, judged)),
         )
         new = self.ended(new, o.accept & (a.t1 >= self.t1) & ~self.due(new))
         new = self.resumed(self.arrived(new, happens), a, o.accept)
 
         # At a turn the guard is at rest, up to the error with which it was found. How
         # the time of that moves is a matter of second derivatives: there is no rule.
-        rate = jnp.where(fire, s.rate, a.rate)[guard]
-        rate = jnp.where(land & contact.turns, 0, rate)
+        rate = jnp.where(o.fire, s.rate, a.rate)[guard]
+        rate = jnp.where(o.land & contact.turns, 0, rate)
         row = self.row(s, a, o.accept)
         row = dataclasses.replace(
             row,
-            dt=jnp.where(land & happens, t_pre - s.t, row.dt),
+            dt=jnp.where(o.land & happens, t_pre - s.t, row.dt),
             x_pre=jnp.where(o.accept, a.step.x, x_pre),
             event=jnp.where(happens, guard, -1).astype(jnp.int32),
             rate=jnp.where(happens, rate, 1),
-            inside=happens & fire & is_inside(s.g, s.rate, self.corner_tol)[guard],
-            shared=happens & self.shared(s, g, rates, fire, guard),
+            inside=happens & o.fire & is_inside(s.g, s.rate, self.corner_tol)[guard],
+            shared=happens & self.shared(s, g, rates, o.fire, guard),
         )
         return new, row
 
@@ -418,17 +430,14 @@ class LandingLoop(AbstractLoop):
         # that touch may be hit by a third one before they do it again.
         return s.jumped & (s.rate == 0) & (s.firings.last >= s.t)
 
-    def fired(self, s: State, event, guard, t, x, later):
-        """The state after a guard fired at `(t, x)`, and whether it may: where not, the
-        state says why. Others come `later`."""
-        result, firings = self.judge(s, event, guard, t)
-        happens = event & (result == RESULTS.successful)
+    def fired(self, s: State, happens, guard, t, x):
+        """The state after a guard fired at `(t, x)`, where that `happens`."""
         x, mode = cond_any(
             happens,
             lambda: self.system.jump(*of_a_lane_that(happens, (t, x, s.mode, guard))),
             lambda: (x, s.mode),
         )
-        new = dataclasses.replace(
+        return dataclasses.replace(
             s,
             t=t,
             x=x,
@@ -437,14 +446,10 @@ class LandingLoop(AbstractLoop):
             approach=self.first_approach(),
             t_next=self.restarted(t, s.t_next),
             guard_dt=jnp.full_like(s.guard_dt, jnp.inf),
-            later=later,
-            firings=firings,
             to_fire=self.to_fire(s, guard),
             num_events=s.num_events + 1,
             guard_end=guard.astype(jnp.int32),
-            result=result,
         )
-        return new, happens
 
     def landed(self, fired: State, before: State, a: Attempt) -> State:
         """A step led to the event: what the controller says of it counts."""

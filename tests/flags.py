@@ -4,9 +4,6 @@ import importlib.metadata
 import os
 
 
-# Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, and
-# more. (XLA ends a process that has a flag which it does not know. Options of one
-# program take the place of these, but for the passes.)
 # Passes that take time and find nothing here; most go through all of a program, which
 # grows.
 _PASSES = [
@@ -43,6 +40,10 @@ _PASSES = [
     "convolution-group-converter",
     "topk-decomposer",
 ]
+
+# Compilation is what the tests cost: as `hj.compiler_options("fast_to_compile")`, and
+# more. (XLA ends a process that has a flag which it does not know. Options of one
+# program take the place of these, but for the passes.)
 _FLAGS = [
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._jax.division import divided
 from .._jax.tracing import is_traced
 from .._systems.names import Names
 from .._systems.parameter import parameter
@@ -330,13 +331,14 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         if self.most_closed is None:
             return transition(every, t, x, mode, event, args)
         n = self.n_contacts
-        here = jnp.arange(n) == event % n
+        kind, contact = divided(event, n)
+        here = jnp.arange(n) == contact
         taking_part = here | (mode != ContactMode.FREE)
         # Beside these, those that may touch in the same instant.
         gap = jnp.abs(every.whole._gap_at(t, x[0], args))
         some = SomeContacts(self, x[0].dtype, jnp.where(taking_part, -1, gap))
         slot = jnp.argmax(some.take(here)).astype(jnp.int32)
-        slot = event // n * self.most_closed + slot
+        slot = kind * self.most_closed + slot
         x, after = transition(some, t, x, some.take(mode), slot, args)
         crowded = here & (jnp.sum(taking_part) > self.most_closed)
         after = jnp.where(crowded, int(ContactMode.CROWDED), some.put(after, mode))

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from ..._jax.branch import where
+from ..._jax.division import divided
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import (
@@ -99,7 +100,7 @@ def find_active(
 
     def faults(active: Active, onward, i):
         # The tolerance of the first attempt, but nothing is the first one there.
-        attempt = jnp.where(i < guesses, i % limit, 1)
+        attempt = jnp.where(i < guesses, divided(i, limit)[1], 1)
         # Where contacts are redundant, what is left of errors can go round in circles:
         # the longer it takes, the less is demanded.
         tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * attempt.astype(c.dtype) / limit)
@@ -138,9 +139,9 @@ def find_active(
         # Changes may go round in circles. So attempts after the first one take contacts
         # in other orders; and they begin with all of them open, from where that is
         # rarer: where more is closed than has a unique force, as a rule.
-        number, last = i // limit, slow.any()
-        tangent_first = number % 2 == 0
-        begins = (number > 0) & (i % limit == 0) & ~last
+        number, attempt = divided(i, limit)
+        last, tangent_first = slow.any(), (number & 1) == 0
+        begins = (number > 0) & (attempt == 0) & ~last
         opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = where(begins, opened, active)
         if spatial:
@@ -156,7 +157,7 @@ def find_active(
         normal, tangent, direction, moves, lost_here = faults(active, onward, i)
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
-        place = jnp.arange(n) * (1 + 382 * number) % _PRIME
+        _, place = divided(jnp.arange(n) * (1 + 382 * number), _PRIME)
         place = jnp.where(candidates, place, _PRIME)
         one = candidates & (jnp.arange(n) == jnp.argmin(place)) & ~last
         # One that could not stick may well be able to slide, without pulling.
@@ -219,7 +220,7 @@ class _Choices(eqx.Module):
     def take(self, index: Int[Array, ""], held) -> Active:
         """The choice with this index, from zero to `count`."""
         guess, free, rests = self.guess, self.free, self.free & self.resting
-        own = (jnp.maximum(index, 0) // self.stride) % self.many
+        _, own = divided(divided(jnp.maximum(index, 0), self.stride)[0], self.many)
         direction = guess.direction
         if direction.shape == own.shape:
             side = jnp.where(own == 2, 1, -1).astype(direction.dtype)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._jax.branch import cond_any
+from ..._jax.division import divided
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
@@ -175,7 +176,7 @@ def _equations(W, c, active: Active, friction, kappa):
 
 def _projects(i):
     """Is step `i` a projection, or one of Newton's method?"""
-    return (i % _ROUND < _PROJECTIONS) | (i >= _ROUNDS * _ROUND)
+    return (divided(i, _ROUND)[1] < _PROJECTIONS) | (i >= _ROUNDS * _ROUND)
 
 
 # Rounds of so many steps, with so many projections at first; in the end only these.

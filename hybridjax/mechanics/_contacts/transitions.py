@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ..._jax.branch import where
+from ..._jax.division import divided
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import Active, are_redundant, friction_limit
@@ -21,8 +22,8 @@ def transition(system, t, x, mode, event, args):
     q, v = x
     p = point(system, t, q, v, args)
     spatial = in_space(p.c.shape[0], n)
-    here = jnp.arange(n) == event % n
-    kind, before = event // n, mode[event % n]
+    kind, contact = divided(event, n)
+    here, before = jnp.arange(n) == contact, mode[contact]
     tangential = (kind == 1) | (kind == 2)
     touches = (kind == 0) & (before == ContactMode.FREE)
     lifts = (kind == 0) & is_closed(before)

@@ -56,8 +56,11 @@ _FLAGS = [
 
 
 def fast_to_compile():
-    """To be called before JAX computes anything."""
+    """To be called before JAX is imported."""
     flags = [os.environ.get("XLA_FLAGS", ""), *_FLAGS]
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
+    # Of each operation: where it was called from, ten calls deep, which XLA joins to that
+    # of the caller wherever it puts one function into another.
+    os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"

@@ -225,14 +225,14 @@ class LandingLoop(AbstractLoop):
         happens = event & (result == RESULTS.successful)
 
         # Nearly all entries of the next state depend on these.
-        decided = o, contact, happens, guard, t_pre, x_pre, longer, shorter
+        decided = o, contact, event, happens, guard, t_pre, x_pre, longer, shorter
         decided, (guard_end, touched, result) = settled(
             (decided, (start.guard_end, start.result, result))
         )
-        o, contact, happens, guard, t_pre, x_pre, longer, shorter = decided
+        o, contact, event, happens, guard, t_pre, x_pre, longer, shorter = decided
         start = dataclasses.replace(start, guard_end=guard_end, result=touched)
-        fired = self.fired(start, happens, guard, t_pre, x_pre)
-        judged = dataclasses.replace(fired, later=later, firings=firings, result=result)
+        judged = dataclasses.replace(start, later=later, firings=firings, result=result)
+        fired = self.fired(judged, happens, guard, t_pre, x_pre)
         new = select(
             start,
             (o.accept, self.passed(start, s, a, longer, found)),
@@ -241,8 +241,8 @@ class LandingLoop(AbstractLoop):
             (o.aim, self.aimed(start, found)),
             (o.correct, self.corrected(start, s.approach, a, contact)),
             (o.give_up, self.shortened(start, a, a.dt / 2)),
-            (happens, select(judged, (o.land, self.landed(judged, s, a)))),
-            ((o.fire | o.land) & ~happens, self.refused(start, judged)),
+            (happens, select(fired, (o.land, self.landed(fired, s, a)))),
+            (event & ~happens, self.refused(start, fired)),
         )
         new = self.ended(new, o.accept & (a.t1 >= self.t1) & ~self.due(new))
         new = self.resumed(self.arrived(new, happens), a, o.accept)

@@ -98,9 +98,9 @@ def find_active(
     guesses = _ATTEMPTS * limit
     choices = _Choices.of(guess, resting, members & ~known)
 
-    def faults(active: Active, onward, i):
-        # The tolerance of the first attempt, but nothing is the first one there.
-        attempt = jnp.where(i < guesses, divided(i, limit)[1], 1)
+    def faults(active: Active, onward, i, attempt):
+        # Of choices: the tolerance of the first attempt, but nothing is the first one.
+        attempt = jnp.where(i < guesses, attempt, 1)
         # Where contacts are redundant, what is left of errors can go round in circles:
         # the longer it takes, the less is demanded.
         tol = jnp.finfo(c.dtype).eps ** (exact - 0.1 * attempt.astype(c.dtype) / limit)
@@ -154,7 +154,9 @@ def find_active(
             active, onward = slipping_directions(W, c, active, free, friction)
         elif spatial:
             active = sliding_directions(W, c, active, free, friction)
-        normal, tangent, direction, moves, lost_here = faults(active, onward, i)
+        normal, tangent, direction, moves, lost_here = faults(
+            active, onward, i, attempt
+        )
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         _, place = divided(jnp.arange(n) * (1 + 382 * number), _PRIME)

@@ -61,6 +61,6 @@ def fast_to_compile():
     if importlib.metadata.version("jaxlib").startswith("0.10."):
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
-    # Of each operation: where it was called from, ten calls deep, which XLA joins to that
+    # Each operation has the calls that led to it, ten deep, and XLA joins them to those
     # of the caller wherever it puts one function into another.
     os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"

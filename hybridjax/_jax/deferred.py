@@ -24,13 +24,13 @@ from .tie import tie
 
 def deferred(fn: Callable, *args: PyTree, known: Callable | None = None) -> PyTree:
     """`fn(*args)`, for a function that returns arrays. `known` returns the same, with
-    less work, and without a derivative; then `fn` must not close over arrays."""
+    less work, and without a derivative; then neither must close over arrays."""
     arrays, static = eqx.partition(Shared.of(args), eqx.is_array)
     on_arrays = lambda fn: lambda arrays: fn(*eqx.combine(arrays, static).tree())
-    if known is not None:
-        return _call(arrays, fn=on_arrays(fn), value=on_arrays(known))
     # One trace serves the function, and its derivative, which asks for it again.
-    traced = convert(on_arrays(fn), arrays)
+    traced = convert(on_arrays(fn if known is None else known), arrays)
+    if known is not None:
+        return _call(arrays, fn=on_arrays(fn), value=traced)
     closed_over, run = eqx.partition(traced, eqx.is_array)
     given = lambda given: eqx.combine(given[0], run)(given[1])
     return _call((closed_over, arrays), fn=given, value=given)

@@ -20,11 +20,11 @@ _SHORT = 8
 
 
 def any_of(x: Bool[Array, " n"]) -> Bool[Array, ""]:
-    return _reduce(x, functools.partial(functools.reduce, lax.bitwise_or), jnp.any)
+    return _any(x)
 
 
 def all_of(x: Bool[Array, " n"]) -> Bool[Array, ""]:
-    return _reduce(x, functools.partial(functools.reduce, lax.bitwise_and), jnp.all)
+    return _all(x)
 
 
 def nonzero(tree: PyTree) -> Bool[Array, ""]:
@@ -51,18 +51,17 @@ def _entries(leaf, by_xla: Callable) -> list:
 
 
 def least(x: Float[Array, " n"]) -> Float[Array, ""]:
-    return _reduce(x, functools.partial(functools.reduce, lax.min), jnp.min)
+    return _least(x)
 
 
 def greatest(x: Float[Array, " n"]) -> Float[Array, ""]:
     """Of numbers that are not negative; zero of none."""
-    by_xla = functools.partial(jnp.max, initial=0)
-    return _reduce(x, functools.partial(functools.reduce, lax.max), by_xla)
+    return _greatest(x)
 
 
 def first_least(x: Array) -> Int[Array, ""]:
     """`jnp.argmin`, for a vector without NaN."""
-    return _reduce(x, _first_least, lambda x, axis: jnp.argmin(x, axis).astype("int32"))
+    return _argmin(x)
 
 
 def _first_least(entries):
@@ -75,10 +74,7 @@ def _first_least(entries):
     return index
 
 
-def _reduce(x, by_entry: Callable, by_xla: Callable):
-    if not 0 < x.shape[0] <= _SHORT:
-        return by_xla(x, axis=0)
-
+def _reduction(by_entry: Callable, by_xla: Callable) -> Callable:
     @jax.custom_batching.custom_vmap
     def run(x):
         return by_entry([lax.index_in_dim(x, i, keepdims=False) for i in range(len(x))])
@@ -89,4 +85,14 @@ def _reduce(x, by_entry: Callable, by_xla: Callable):
         (batched,) = in_batched
         return by_xla(x, axis=1 if batched else 0), batched
 
-    return run(x)
+    # JAX keeps what was traced: a loop has dozens of these, of few lengths.
+    traced = jax.jit(run, inline=True)
+    return lambda x: traced(x) if 0 < x.shape[0] <= _SHORT else by_xla(x, axis=0)
+
+
+_join = lambda op: functools.partial(functools.reduce, op)
+_any = _reduction(_join(lax.bitwise_or), jnp.any)
+_all = _reduction(_join(lax.bitwise_and), jnp.all)
+_least = _reduction(_join(lax.min), jnp.min)
+_greatest = _reduction(_join(lax.max), functools.partial(jnp.max, initial=0))
+_argmin = _reduction(_first_least, lambda x, axis: jnp.argmin(x, axis).astype("int32"))

@@ -6,11 +6,12 @@ matter of the event method: `landing.py`, `projection.py`.
 """
 
 import equinox.internal as eqxi
-import jax
 import jax.lax as lax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 
 from .._jax.branch import compute_if, later_zero
+from .._jax.convert import convert
 from .._jax.pack import Packer
 from .loop import AbstractLoop
 from .results import choose, RESULTS
@@ -21,7 +22,9 @@ from .tape import Row, Tape
 def run(loop: AbstractLoop, x0, mode0) -> Tape:
     """Simulates, and returns the tape."""
     t0, t1, settings = loop.t0, loop.t1, loop.settings
-    states = Packer(jax.eval_shape(lambda: loop.start(x0, mode0)))
+    # One trace says what states are like, and makes the first one.
+    start = convert(loop.start, x0, mode0)
+    states = Packer(jtu.tree_unflatten(start.structure, start.out_avals))
     no = jnp.asarray(False)
     rows = Packer(Row(t0, t0, t0, x0, x0, mode0, jnp.asarray(0, jnp.int32), no, no))
     # Of all lanes together, and so not in `packed`: how many iterations there were, how
@@ -60,7 +63,7 @@ def run(loop: AbstractLoop, x0, mode0) -> Tape:
         return after, state, table, meter
 
     def begin():
-        state = loop.start(x0, mode0)
+        state = start(x0, mode0)
         return counters(0, 0, 0, state), states.pack(state)
 
     nothing = jnp.zeros((4,), jnp.int32), states.zeros()

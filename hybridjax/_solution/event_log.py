@@ -113,21 +113,17 @@ def event_log(path: Path, max_events: int, names: Names) -> EventLog:
     # The rows have it all, but for derivatives: those are of the functions of the
     # system. (Rows of projections say how fast a guard was before they began.) Only of
     # times they have these, too: whoever asks for no other derivative waits for none.
-    known = (
-        None if tape.projects else functools.partial(_recorded, max_events=max_events)
-    )
-    of_events = functools.partial(_differentiable, max_events=max_events)
+    known = None if tape.projects else _recorded
     return EventLog(
         t=_filled(jnp.inf, valid, tape.t_event[index]),
         count=tape.num_events,
         _names=names,
-        **deferred(of_events, path, known=known),
+        **deferred(_differentiable, path, index, valid, known=known),
     )
 
 
-def _recorded(path: Path, max_events: int) -> dict[str, PyTree]:
+def _recorded(path: Path, index, valid) -> dict[str, PyTree]:
     tape = path.tape
-    index, valid = tape.event_rows(max_events)
     here = lambda rows: rows[index]
     _, x_plus, mode_plus = tape.after(index, index + 1 >= tape.num_rows)
     return _padded(
@@ -142,9 +138,8 @@ def _recorded(path: Path, max_events: int) -> dict[str, PyTree]:
     )
 
 
-def _differentiable(path: Path, max_events: int) -> dict[str, PyTree]:
+def _differentiable(path: Path, index, valid) -> dict[str, PyTree]:
     tape = path.tape
-    index, valid = tape.event_rows(max_events)
     given = path.system, tape.t_event, tape.x_pre
     system, t_event, x_pre = gate(given, tape.fired.any())
 

@@ -24,7 +24,7 @@ from .tie import tie
 
 def deferred(fn: Callable, *args: PyTree, known: Callable | None = None) -> PyTree:
     """`fn(*args)`, for a function that returns arrays. `known` returns the same, with
-    less work, and without a derivative; then neither must close over arrays."""
+    less work, and without a derivative; then neither may close over arrays."""
     arrays, static = eqx.partition(Shared.of(args), eqx.is_array)
     on_arrays = lambda fn: lambda arrays: fn(*eqx.combine(arrays, static).tree())
     # One trace serves the function, and its derivative, which asks for it again.

@@ -12,19 +12,11 @@ import jax.custom_batching
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 
 # Longer ones are left to XLA.
 _SHORT = 8
-
-
-def any_of(x: Bool[Array, " n"]) -> Bool[Array, ""]:
-    return _any(x)
-
-
-def all_of(x: Bool[Array, " n"]) -> Bool[Array, ""]:
-    return _all(x)
 
 
 def nonzero(tree: PyTree) -> Bool[Array, ""]:
@@ -50,31 +42,9 @@ def _entries(leaf, by_xla: Callable) -> list:
     )
 
 
-def least(x: Float[Array, " n"]) -> Float[Array, ""]:
-    return _least(x)
+def _reduction(by_entry: Callable, by_xla: Callable) -> Callable[[Array], Array]:
+    """What `by_entry` makes of the entries of a vector, or `by_xla` of a long one."""
 
-
-def greatest(x: Float[Array, " n"]) -> Float[Array, ""]:
-    """Of numbers that are not negative; zero of none."""
-    return _greatest(x)
-
-
-def first_least(x: Array) -> Int[Array, ""]:
-    """`jnp.argmin`, for a vector without NaN."""
-    return _argmin(x)
-
-
-def _first_least(entries):
-    best, *others = entries
-    index = jnp.asarray(0, jnp.int32)
-    for i, entry in enumerate(others, start=1):
-        less = entry < best
-        best = jnp.where(less, entry, best)
-        index = jnp.where(less, i, index)
-    return index
-
-
-def _reduction(by_entry: Callable, by_xla: Callable) -> Callable:
     @jax.custom_batching.custom_vmap
     def run(x):
         return by_entry([lax.index_in_dim(x, i, keepdims=False) for i in range(len(x))])
@@ -90,9 +60,24 @@ def _reduction(by_entry: Callable, by_xla: Callable) -> Callable:
     return lambda x: traced(x) if 0 < x.shape[0] <= _SHORT else by_xla(x, axis=0)
 
 
+def _first_least(entries):
+    best, *others = entries
+    index = jnp.asarray(0, jnp.int32)
+    for i, entry in enumerate(others, start=1):
+        less = entry < best
+        best = jnp.where(less, entry, best)
+        index = jnp.where(less, i, index)
+    return index
+
+
 _join = lambda op: functools.partial(functools.reduce, op)
-_any = _reduction(_join(lax.bitwise_or), jnp.any)
-_all = _reduction(_join(lax.bitwise_and), jnp.all)
-_least = _reduction(_join(lax.min), jnp.min)
-_greatest = _reduction(_join(lax.max), functools.partial(jnp.max, initial=0))
-_argmin = _reduction(_first_least, lambda x, axis: jnp.argmin(x, axis).astype("int32"))
+
+any_of = _reduction(_join(lax.bitwise_or), jnp.any)
+all_of = _reduction(_join(lax.bitwise_and), jnp.all)
+least = _reduction(_join(lax.min), jnp.min)
+# Of numbers that are not negative; zero of none.
+greatest = _reduction(_join(lax.max), functools.partial(jnp.max, initial=0))
+# `jnp.argmin`, for a vector without NaN.
+first_least = _reduction(
+    _first_least, lambda x, axis: jnp.argmin(x, axis).astype("int32")
+)

@@ -182,7 +182,7 @@ def test_posedness():
         held = W[0, 0] * np.linalg.inv(push[[0, 1, 2, 4]])[0, 0]
         ratio = np.sqrt(np.finfo(float).eps) * held**2
         alone = push[0, 0] / W[0, 0]
-        return 2 * held / (1 + held**2) + alone * ratio / (1 + ratio)
+        return (2 * held / (1 + held**2) + alone * ratio) / (1 + ratio)
 
     run = jax.jit(lambda s, J: jax.jvp(lambda s: posed(s, J), (s,), (1.0,)))
     signs, h = set(), 1e-5
@@ -197,6 +197,63 @@ def test_posedness():
     J[1], J[4], dJ[:] = J[0], J[3], 0
     (got, _), W = run(0.0, J), J @ J.T
     np.testing.assert_allclose(got[0], 1 - mu[0] * W[0, 3] / W[0, 0], rtol=1e-7)
+
+
+def test_posedness_where_feet_are_nearly_on_a_line():
+    # Of four feet of a rigid body, which all slide. Forces at three, nearly on a line,
+    # and a small one at the first foot, move nothing. They say nothing of that foot,
+    # until the line is bent so much that it is judged by itself.
+    rng, n, mu = np.random.default_rng(0), 4, np.full(4, 1.0)
+
+    def rows(feet):
+        arms = jnp.concatenate([feet, jnp.full((n, 1), -0.3)], axis=1)
+        axes = np.repeat(np.eye(3)[[2, 0, 1]], n, axis=0)
+        turns = jnp.cross(jnp.tile(arms, (3, 1)), axes)
+        return jnp.concatenate([axes, turns], axis=1) @ np.diag([1.0] * 3 + [3.0] * 3)
+
+    @jax.jit
+    def run(feet, d_feet, direction):
+        def posed(feet):
+            W = rows(feet) @ rows(feet).T
+            active = Active(jnp.ones(n, bool), jnp.zeros(n, bool), direction)
+            _, solver = contact_forces_and_solver(W, jnp.zeros(3 * n), active, mu)
+            return posedness(W, active, mu, solver, derivative=True)
+
+        return jax.jvp(posed, (feet,), (d_feet,))
+
+    def expected(feet, direction):
+        W = np.asarray(rows(feet) @ rows(feet).T)
+        normal, x, y = W[:n].reshape(n, 3, n).swapaxes(0, 1)
+        push = normal - mu * (x @ np.diag(direction[:n]) + y @ np.diag(direction[n:]))
+        left, _, right = np.linalg.svd(push)
+        nothing, share = right[-1], left[:, -1] * np.diag(normal)
+        column = np.diag(normal) * nothing
+        bordered = np.block([[push, column[:, None]], [share, 0]])
+        held = normal[0, 0] * np.linalg.inv(bordered)[0, 0]
+        part = nothing[0] * left[0, -1] / (share @ nothing) / np.finfo(float).eps ** 0.5
+        ratio = np.sqrt(np.finfo(float).eps) * (held + normal[0, 0] * part) ** 2
+        alone = push[0, 0] / normal[0, 0]
+        return (2 * held / (1 + held**2) + alone * ratio) / (1 + ratio), part
+
+    signs, parts, h = set(), [], 1e-5
+    for _ in range(20):
+        one, begin, way, aside, move = rng.uniform(-0.5, 0.5, (5, 2))
+        direction = np.asarray(unit(rng.normal(size=2 * n), n))
+        d_feet = np.zeros((n, 2))
+        d_feet[0] = move
+        for bend in (0, *np.geomspace(1e-7, 1e-1, 13)):
+            middle = begin + 0.4 * way + bend * aside
+            feet = np.stack([one, begin, middle, begin + way])
+            got, slope = run(feet, d_feet, direction)
+            value, part = expected(feet, direction)
+            np.testing.assert_allclose(got[0], value, rtol=0, atol=1e-4)
+            signs.add(np.sign(value))
+            parts.append(abs(part))
+            if got[0] == min(got) and parts[-1] < 10:
+                ends = [expected(feet + k * h * d_feet, direction)[0] for k in (-1, 1)]
+                difference = (ends[1] - ends[0]) / (2 * h)
+                np.testing.assert_allclose(slope[0], difference, rtol=0, atol=1e-4)
+    assert signs == {-1, 1} and min(parts) < 1e-4 and max(parts) > 1e4
 
 
 @jax.jit

@@ -42,14 +42,14 @@ def contact_forces(
 
 def contact_forces_and_solver(
     W, c, active: Active, friction
-) -> tuple[Float[Array, " rows"], tuple[Array, Array]]:
-    """These forces; and the matrix of their equations with its inverse, which is a
-    constant."""
+) -> tuple[Float[Array, " rows"], tuple[Array, Array, Array]]:
+    """These forces; and the matrix of their equations, with the inverse of a regular
+    one and what this has more on its diagonal, which are constants."""
     equations = contact_equations(W, c, active, friction)
-    forces, inverse = least_solve_and_inverse(*equations)
+    forces, (inverse, small) = least_solve_and_inverse(*equations)
     # To the last digit, where there is no contact.
     forces = jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
-    return forces, (equations[0], inverse)
+    return forces, (equations[0], inverse, small)
 
 
 def posedness(
@@ -61,9 +61,11 @@ def posedness(
 
     Normal forces, with the friction that goes with them, accelerate the gaps of closed
     contacts by a matrix `A`. Where gap `j` alone accelerates, the force at it is
-    `(A^-1)_jj` times that.
+    `(A^-1)_jj` times that. With `B` the inverse of `A + S`, where `S` is small, it is
+    that of `B - B S B`, which has nothing of forces that move nothing: at one of four
+    feet they may be so little that their share of `B` is as large as all the rest.
     """
-    matrix, inverse = solver
+    matrix, inverse, small = solver
     n, size = friction.shape[0], W.shape[0]
     if size == n:
         return jnp.ones_like(friction)
@@ -73,20 +75,24 @@ def posedness(
     cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, size, n)]
     alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
 
+    by_small = own * jnp.sum(inverse * inverse.T * small[None], axis=1)[:n]
+
     def posed(held):
         # Zero where this is, and where it is infinite, as `A` is singular: but one that
         # the others leave hardly any motion is judged by itself.
-        ratio = (held * jnp.finfo(W.dtype).eps ** 0.25) ** 2
-        posed = 2 * held / (1 + held**2) + alone * ratio / (1 + ratio)
+        ratio = ((held + by_small) * jnp.finfo(W.dtype).eps ** 0.25) ** 2
+        posed = (2 * held / (1 + held**2) + alone * ratio) / (1 + ratio)
         return jnp.where(rubs, posed, 1)
 
-    held = own * jnp.diagonal(inverse)[:n]
+    held = own * jnp.diagonal(inverse)[:n] - by_small
     if not derivative:
         return posed(held)
     # That of a step of Newton's method.
     least = jnp.argmin(posed(held))
     entry = lambda a, *i: lax.dynamic_index_in_dim(a, least, *i, keepdims=False)
     row, column = entry(inverse), entry(inverse, 1)
+    row = row - dot(row * small, inverse)
+    column = column - dot(inverse, small * column)
     step = entry(column) - dot(row, dot(matrix, column))
     return posed(held + jnp.where(jnp.arange(n) == least, own * step, 0))
 

@@ -24,8 +24,8 @@ def least_solve(matrix, b, weights, active=None, agree=True):
 
 def least_solve_and_inverse(matrix, b, weights, active=None, agree=True):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
-    And the inverse of a regular matrix near `matrix`, by which it is found; it is taken
-    for a constant.
+    And by what it is found: the inverse of a regular matrix near `matrix`, and what
+    that one has more on its diagonal; both are taken for constants.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
     singular. It is made regular by a small part of the `weights` on its diagonal, and
@@ -38,7 +38,8 @@ def least_solve_and_inverse(matrix, b, weights, active=None, agree=True):
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small[:, None] * identity)
     by_factor = lax.stop_gradient(inverse(regular, active))
-    return _refined(2, agree, matrix, by_factor, b, small), by_factor
+    solution = _refined(2, agree, matrix, by_factor, b, small)
+    return solution, (by_factor, lax.stop_gradient(small))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))

@@ -87,7 +87,10 @@ class _Landing(eqx.Module):
     guard: Int[Array, ""]
     turn: Bool[Array, ""]  # is it the peak of a guard that stays below zero
     attempts: Int[Array, ""]
-    halved: Int[Array, ""]  # since the last event
+    # Of a landing that may be an error: how often it was made from half the way, and at
+    # which time it was seen last. What is passed without an event was one.
+    halved: Int[Array, ""]
+    seen: Float[Array, ""]
 
 
 class _Contact(NamedTuple):
@@ -129,7 +132,8 @@ class LandingLoop(AbstractLoop):
     def first_approach(self) -> _Landing:
         none = jnp.asarray(0, jnp.int32)
         false = jnp.asarray(False)
-        return _Landing(false, jnp.zeros_like(self.t0), none, false, none, none)
+        zero = jnp.zeros_like(self.t0)
+        return _Landing(false, zero, none, false, none, none, zero - jnp.inf)
 
     def due(self, s: State) -> Bool[Array, ""]:
         return any_of(self.fires_now(s))
@@ -207,8 +211,12 @@ class LandingLoop(AbstractLoop):
         x_pre = jnp.where(o.land, a.step.x + contact.delta * a.step.flow, s.x)
         t_pre = jnp.minimum(jnp.where(o.land, a.t1 + contact.delta, s.t), self.t1)
 
-        halved = s.approach.halved + (o.give_up & contact.halves)
-        approach = dataclasses.replace(self.first_approach(), halved=halved)
+        halves = o.give_up & contact.halves
+        approach = dataclasses.replace(
+            self.first_approach(),
+            halved=self.halved(s) + halves,
+            seen=jnp.where(halves, a.t1, s.approach.seen),
+        )
         start = dataclasses.replace(
             s, approach=approach, num_steps=s.num_steps + ~s.done
         )
@@ -383,7 +391,7 @@ class LandingLoop(AbstractLoop):
         fell = s.g[guard] - g[guard]
         slow = (s.g[guard] > 0) & (-_SLOWER * dt * rate[guard] < fell)
         halves = touches & slow & ~approach.turn & (dt > self.short)
-        halves = halves & (approach.halved < _MAX_HALVED) & self.settings.adaptive
+        halves = halves & (self.halved(s) < _MAX_HALVED) & self.settings.adaptive
         touches = touches & ~halves
         delta = jnp.where(aimed & ~approach.turn, delta, 0)
         # Never further off than the step itself, nor back at its start.
@@ -396,6 +404,10 @@ class LandingLoop(AbstractLoop):
             guard=guard,
             turns=touched | approach.turn,
         )
+
+    def halved(self, s: State):
+        """How often the landing that is ahead was made from half the way."""
+        return jnp.where(s.t < s.approach.seen, s.approach.halved, 0)
 
     def arrival(
         self, a: Attempt, found: Found, o: Outcome, contact: _Contact

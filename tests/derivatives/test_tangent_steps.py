@@ -238,7 +238,7 @@ class _Pulled(hj.AbstractHybridSystem):
     fro, at `-level` and `level`."""
 
     level: jax.Array
-    stiffness = 300.0
+    stiffness: jax.Array
 
     def pull(self, t, x):
         return self.stiffness * (x - jnp.sin(5 * t))
@@ -256,9 +256,10 @@ class _Pulled(hj.AbstractHybridSystem):
 
 def test_stiff_guards():
     # Within a step the pull is off by a multiple of the tolerance, and its rate more.
-    # It may seem to turn round where it is at a level, or to be all but at rest.
+    # It may seem to turn round where it is at a level, or to be all but at rest; and to
+    # be at a level beyond its reach, again and again.
     tolerances, levels = np.array([1e-3, 1e-4, 1e-6]), np.linspace(0.2, 0.8, 31)
-    k = _Pulled.stiffness
+    k, stiffer, beyond = 300.0, 1500.0, np.linspace(1.001, 2, 40)
     grid = np.linspace(0, 2, 2001)
 
     def exact(level):
@@ -280,11 +281,11 @@ def test_stiff_guards():
 
     @jax.jit
     @jax.vmap
-    def run(level, tol):
+    def run(level, tol, stiffness):
         def times(level):
             controller = dfx.PIDController(rtol=tol, atol=tol)
             sol = hj.simulate(
-                _Pulled(level),
+                _Pulled(level, stiffness),
                 *(0.0, 2.0, jnp.array(0.3), 0),
                 solver=dfx.Bosh3(),
                 stepsize_controller=controller,
@@ -292,14 +293,23 @@ def test_stiff_guards():
                 max_steps=2**16,
                 throw=False,
             )
-            return sol.events.t, sol.events.t
+            return sol.events.t, (sol.events.t, sol.x1, sol.result)
 
         return jax.jacfwd(times, has_aux=True)(level)
 
     expected, slopes = np.stack([exact(level) for level in levels], axis=1)
-    shape = len(tolerances), len(levels)
-    pairs = [np.broadcast_to(a, shape) for a in (levels, tolerances[:, None])]
-    got, t = (np.asarray(a).reshape(*shape, 4) for a in run(*map(np.ravel, pairs)))
+    reached = [a.ravel() for a in np.meshgrid(levels, tolerances)]
+    others = [a.ravel() for a in np.meshgrid(beyond, tolerances[:2])]
+    n, m = reached[0].size, others[0].size
+    given = np.concatenate([reached, others], axis=1)
+    slopes_got, (t, x1, result) = run(*given, np.repeat([k, stiffer], [n, m]))
+    assert (result == hj.RESULTS.successful).all()
+    assert np.isinf(t[n:]).all()
+    slow = stiffer * np.sin(10) - 5 * np.cos(10)
+    exact_x1 = stiffer * slow / (stiffer**2 + 25)
+    assert (np.abs(x1[n:] - exact_x1) < 10 * others[1]).all()
+    shape = len(tolerances), len(levels), 4
+    got, t = (np.asarray(a[:n]).reshape(shape) for a in (slopes_got, t))
     errors = np.abs(t - expected).max(axis=(1, 2))
     assert (errors < [0.03, 0.01, 2e-4]).all()
     share = got / slopes

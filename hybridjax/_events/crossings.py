@@ -25,10 +25,6 @@ class Crossing(NamedTuple):
 
     certain: Bool[Array, " n_guards"]  # is H good enough to say anything
     root: Float[Array, " n_guards"]  # first crossing in [0, 1], or inf
-    lower: Float[Array, " n_guards"]  # H is decreasing from here ...
-    upper: Float[Array, " n_guards"]  # ... to here, with the root in between
-    slope: Float[Array, " n_guards"]  # of H at the root
-    residual: Float[Array, " n_guards"]  # how large g may be at the root
     turns: Bool[Array, " n_guards"]  # no crossing: a rise that turns round below zero
     factor: Float[Array, " n_guards"]  # by which the step length could be scaled
     touch: Float[Array, " n_guards"]  # a minimum of H that is zero, or inf
@@ -110,7 +106,6 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         (lower, lower),
     )
     root = jnp.where(has_root, root, jnp.inf)
-    last = jnp.where(has_root, root, 1)
     certain = (error <= allowed) | (error <= error_floor)
     # The error is of order four in the step length.
     ratio = jnp.maximum(allowed, error_floor) / jnp.maximum(error, error_floor)
@@ -122,10 +117,6 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     return Crossing(
         certain,
         root,
-        lower,
-        upper,
-        slope(last),
-        error + jnp.abs(value(last)),
         turns,
         factor,
         jnp.where(

@@ -71,6 +71,9 @@ _ROUNDINGS = 64
 # Landings are corrected backwards by this share of their length at most.
 _BACK = 0.99
 
+# From one correction to the next, they shrink by this factor at least.
+_SLOWEST = 0.9
+
 # Landings that do not converge within so many steps are taken as they are.
 _MAX_LANDINGS = 8
 
@@ -87,6 +90,7 @@ class _Landing(eqx.Module):
     guard: Int[Array, ""]
     turn: Bool[Array, ""]  # is it the peak of a guard that stays below zero
     attempts: Int[Array, ""]
+    delta: Float[Array, ""]  # by which it was corrected last
     # Of a landing that may be an error: how often it was made from half the way, and at
     # which time it was seen last. What is passed without an event was one.
     halved: Int[Array, ""]
@@ -133,7 +137,8 @@ class LandingLoop(AbstractLoop):
         none = jnp.asarray(0, jnp.int32)
         false = jnp.asarray(False)
         zero = jnp.zeros_like(self.t0)
-        return _Landing(false, zero, none, false, none, none, zero - jnp.inf)
+        inf = zero + jnp.inf
+        return _Landing(false, zero, none, false, none, inf, none, -inf)
 
     def due(self, s: State) -> Bool[Array, ""]:
         return any_of(self.fires_now(s))
@@ -198,7 +203,7 @@ class LandingLoop(AbstractLoop):
         fire = ~s.done & any_of(firing)
         moving = ~s.done & ~fire & ~s.approach.active
         checked = moving & a.keep
-        found = search(self.system, s, a, checked, self.grazing_tol, self.short)
+        found = search(s, a, checked, self.grazing_tol, self.short)
         contact = self.contact(s, a)
         o = self.decide(s, a, fire, found, contact)
         if self.system.is_timed:
@@ -353,11 +358,16 @@ class LandingLoop(AbstractLoop):
     def corrected(
         self, s: State, before: _Landing, a: Attempt, contact: _Contact
     ) -> State:
+        # Newton's method is slow where the guard crosses without speed, like u³: what
+        # follows is the sum of a geometric series.
+        ratio = jnp.clip(contact.delta / before.delta, 0, _SLOWEST)
+        delta = jnp.clip(contact.delta / (1 - ratio), -_BACK * a.dt, a.dt)
         approach = dataclasses.replace(
             before,
-            dt=a.dt + contact.delta,
+            dt=a.dt + delta,
             guard=contact.guard,
             attempts=before.attempts + 1,
+            delta=contact.delta,
         )
         return dataclasses.replace(s, approach=approach)
 

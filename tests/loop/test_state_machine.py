@@ -111,7 +111,7 @@ def _outcomes(loop, s):
     s, a = loop.attempt(s, dt, s.t + dt)
     fire = ~s.done & any_of(loop.fires_now(s))
     moving = ~s.done & ~fire & ~landing.active
-    found = search(loop.system, s, a, moving & a.keep, loop.grazing_tol, loop.short)
+    found = search(s, a, moving & a.keep, loop.grazing_tol, loop.short)
     contact = loop.contact(s, a)
     decided = loop.decide(s, a, fire, found, contact)
     if loop.system.is_timed:

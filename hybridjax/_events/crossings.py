@@ -9,11 +9,21 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._jax.branch import compute_if
-from .cubic import error_of, SLOPE_MARGIN, VALUE_MARGIN, weight
+from .cubic import (
+    CHECK_POINTS,
+    error_of,
+    errors_at_points,
+    SLOPE_MARGIN,
+    VALUE_MARGIN,
+    weight,
+)
 
 
 # Where "g > 0" is decided, besides the extrema of H.
 _GRID = np.arange(1, 9) / 8
+
+# From values at CHECK_POINTS to coefficients of a polynomial, the highest first.
+_LAGRANGE = np.linalg.inv(np.vander(CHECK_POINTS))
 
 # A crossing counts as isolated if H is this much better than the drop across it, even
 # if the slope there is unclear (a guard like u³).
@@ -123,6 +133,26 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
             certain, _touch(unclipped, d0, d1, a, b, value, grazing_tol), jnp.inf
         ),
     )
+
+
+def sharpened(root, g0, d0, g1, d1, g_check):
+    """A root of the cubic, as that of a guard which is also right at `CHECK_POINTS`."""
+    a = 3 * (g1 - g0) - 2 * d0 - d1
+    b = 2 * (g0 - g1) + d0 + d1
+    # What H lacks is a polynomial, in units of `weight`. H has the slope of both,
+    # nearly.
+    errors = errors_at_points(g0, d0, g1, d1, g_check)
+    coefficients = [
+        sum(float(c) * e for c, e in zip(row, errors, strict=True)) for row in _LAGRANGE
+    ]
+    s = root
+    for _ in range(3):
+        lacks = weight(s) * functools.reduce(lambda sum, c: sum * s + c, coefficients)
+        dh = _slope(d0, a, b, s)
+        new = s - (_value(g0, d0, a, b, s) + lacks) / jnp.where(dh < 0, dh, -jnp.inf)
+        # Not to an end of the step, where it is all but at rest.
+        s = jnp.clip(new, root / 2, (root + 1) / 2)
+    return s
 
 
 def _extrema(d0, a, b):

@@ -100,6 +100,12 @@ def stays_above(floor, aim, g0, d0, g1, d1, g_check):
 
 def error_of(g0, d0, g1, d1, g_check):
     """The amplitude of the error of a cubic, in units of `weight`."""
+    errors = errors_at_points(g0, d0, g1, d1, g_check)
+    return functools.reduce(jnp.maximum, map(jnp.abs, errors))
+
+
+def errors_at_points(g0, d0, g1, d1, g_check):
+    """What a cubic lacks at each of `CHECK_POINTS`, in units of `weight`."""
     s = np.asarray(CHECK_POINTS)
     basis = np.stack(
         [
@@ -113,7 +119,4 @@ def error_of(g0, d0, g1, d1, g_check):
         sum(float(b) * v for b, v in zip(column, (g0, d0, g1, d1), strict=True))
         for column in basis.T
     ]
-    scaled = [
-        jnp.abs(g_check[k] - cubic[k]) / float(weight(s[k])) for k in range(s.size)
-    ]
-    return functools.reduce(jnp.maximum, scaled)
+    return [(g_check[k] - cubic[k]) / float(weight(s[k])) for k in range(s.size)]

@@ -4,12 +4,12 @@ from jaxtyping import Array, Float
 
 
 class Locate(eqx.Module):
-    """Finds events by root finding on each step's own interpolant.
+    """Finds events by root finding within each step.
 
     A step is accepted only if every guard that is watched is represented by a cubic
     well enough to say whether, and where, it crosses zero; otherwise the step is
-    shortened. The crossing is found on the interpolant, and then a solver step of
-    exactly that length is made.
+    shortened. Then a solver step is made that ends there, and corrected until the guard
+    is zero at its end.
 
     **Arguments:**
 

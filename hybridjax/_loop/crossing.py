@@ -6,7 +6,7 @@ import equinox.internal as eqxi
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._events.crossings import find_crossings
+from .._events.crossings import find_crossings, sharpened
 from .._jax.branch import compute_if
 from .._jax.reduce import all_of, any_of, first_least, least
 from .state import Attempt, State
@@ -60,6 +60,9 @@ def _search(s: State, a: Attempt, grazing_tol, short) -> Found:
     guard = first_least(c.root)
     root, turn = c.root[guard], c.turns[guard]
     crossed = jnp.isfinite(root)
+    here = s.g[guard], dt * s.rate[guard], a.g[guard], dt * a.rate[guard]
+    sharp = compute_if(None, lambda: sharpened(root, *here, a.g_check[:, guard]), root)
+    sharp = jnp.where(crossed & ~turn & ~signs[guard], sharp, root)
     # What comes after the first crossing may never happen. One of the same guard is
     # right beside its minimum.
     first = jnp.arange(c.root.shape[0]) == guard
@@ -72,7 +75,7 @@ def _search(s: State, a: Attempt, grazing_tol, short) -> Found:
         blurred=any_of(signs),
         unclear=first_least(jnp.where(grazing, 0, jnp.where(signs, 1, 2))),
         unsure=unsure,
-        dt=root * dt,
+        dt=sharp * dt,
         guard=guard,
         turn=turn,
     )

@@ -71,8 +71,8 @@ _ROUNDINGS = 64
 # Landings are corrected backwards by this share of their length at most.
 _BACK = 0.99
 
-# From one correction to the next, they shrink by this factor at least.
-_SLOWEST = 0.9
+# Corrections are taken to shrink by this factor at least: those of u³ do by 2/3.
+_SLOWEST = 0.75
 
 # Landings that do not converge within so many steps are taken as they are.
 _MAX_LANDINGS = 8
@@ -103,6 +103,7 @@ class _Contact(NamedTuple):
     touches: Bool[Array, ""]  # is it there
     again: Bool[Array, ""]  # if not: is it worth another attempt
     halves: Bool[Array, ""]  # or one from half the way
+    halved: Int[Array, ""]  # how often it was made from there
     delta: Float[Array, ""]  # how much later the guard is zero
     guard: Int[Array, ""]  # which one, of those that were crossed
     turns: Bool[Array, ""]  # does it turn there, inside its set
@@ -219,7 +220,7 @@ class LandingLoop(AbstractLoop):
         halves = o.give_up & contact.halves
         approach = dataclasses.replace(
             self.first_approach(),
-            halved=self.halved(s) + halves,
+            halved=contact.halved + halves,
             seen=jnp.where(halves, a.t1, s.approach.seen),
         )
         start = dataclasses.replace(
@@ -359,8 +360,10 @@ class LandingLoop(AbstractLoop):
         self, s: State, before: _Landing, a: Attempt, contact: _Contact
     ) -> State:
         # Newton's method is slow where the guard crosses without speed, like u³: what
-        # follows is the sum of a geometric series.
-        ratio = jnp.clip(contact.delta / before.delta, 0, _SLOWEST)
+        # follows is the sum of a geometric series. (But not where corrections grow:
+        # the guard is rounded.)
+        ratio = contact.delta / before.delta
+        ratio = jnp.where(ratio < 1, jnp.clip(ratio, 0, _SLOWEST), 0)
         delta = jnp.clip(contact.delta / (1 - ratio), -_BACK * a.dt, a.dt)
         approach = dataclasses.replace(
             before,
@@ -401,7 +404,8 @@ class LandingLoop(AbstractLoop):
         fell = s.g[guard] - g[guard]
         slow = (s.g[guard] > 0) & (-_SLOWER * dt * rate[guard] < fell)
         halves = touches & slow & ~approach.turn & (dt > self.short)
-        halves = halves & (self.halved(s) < _MAX_HALVED) & self.settings.adaptive
+        halved = jnp.where(s.t < approach.seen, approach.halved, 0)
+        halves = halves & (halved < _MAX_HALVED) & self.settings.adaptive
         touches = touches & ~halves
         delta = jnp.where(aimed & ~approach.turn, delta, 0)
         # Never further off than the step itself, nor back at its start.
@@ -410,14 +414,11 @@ class LandingLoop(AbstractLoop):
             touches=touches,
             again=a.keep & aimed & ~touches & ~halves,
             halves=halves,
+            halved=halved,
             delta=jnp.where(touches & ~close, 0, delta),
             guard=guard,
             turns=touched | approach.turn,
         )
-
-    def halved(self, s: State):
-        """How often the landing that is ahead was made from half the way."""
-        return jnp.where(s.t < s.approach.seen, s.approach.halved, 0)
 
     def arrival(
         self, a: Attempt, found: Found, o: Outcome, contact: _Contact
@@ -430,7 +431,9 @@ class LandingLoop(AbstractLoop):
         first = ~found.turn & (found.dt >= a.dt - self.same_time)
         arrives = (o.accept | (o.aim & first)) & any_of(firing)
         no = jnp.zeros_like(arrives)
-        here = _Contact(arrives, no, no, late[guard], guard, no)
+        here = contact._replace(
+            touches=arrives, halves=no, delta=late[guard], guard=guard, turns=no
+        )
         o = o._replace(
             accept=o.accept & ~arrives, aim=o.aim & ~arrives, land=o.land | arrives
         )

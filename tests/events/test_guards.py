@@ -37,7 +37,7 @@ class _Alternating(hj.AbstractHybridSystem):
 
 def _solve(functions, signs, args, **options):
     x0 = jnp.zeros(1 + len(signs))
-    options = dict[str, Any](max_steps=256, max_events=64, throw=False) | options
+    options = dict[str, Any](max_steps=192, max_events=64, throw=False) | options
     return hj.simulate(_Alternating(functions), 0.0, 1.0, x0, signs, args, **options)
 
 

@@ -13,6 +13,8 @@ from .cubic import (
     CHECK_POINTS,
     error_of,
     errors_at_points,
+    rounding_of,
+    size_of,
     SLOPE_MARGIN,
     VALUE_MARGIN,
     weight,
@@ -61,8 +63,7 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
 
     # The error of the cubic.
     error = error_of(g0, d0, g1, d1, g_check)
-    size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
-    error_floor = 64 * eps * size  # rounding
+    error_floor = rounding_of(size_of(g0, d0, g1, d1))
 
     # Extrema of H: it is monotone between 0, s1, s2 and 1. The ends are as given, so
     # that rounding does not make an extremum there.
@@ -152,7 +153,8 @@ def sharpened(root, g0, d0, g1, d1, g_check):
         new = s - (_value(g0, d0, a, b, s) + lacks) / jnp.where(dh < 0, dh, -jnp.inf)
         # Not to an end of the step, where it is all but at rest.
         s = jnp.clip(new, root / 2, (root + 1) / 2)
-    return s
+    error = functools.reduce(jnp.maximum, map(jnp.abs, errors))
+    return jnp.where(error <= rounding_of(size_of(g0, d0, g1, d1)), root, s)
 
 
 def _extrema(d0, a, b):

@@ -72,9 +72,8 @@ def stays_above(floor, aim, g0, d0, g1, d1, g_check):
     if g0.shape[0] == 0:
         one = jnp.ones((), g0.dtype)
         return jnp.asarray(True), one, 10 * one
-    error = error_of(g0, d0, g1, d1, g_check)
-    size = jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
-    error = error + 64 * jnp.finfo(g0.dtype).eps * size  # rounding
+    size = size_of(g0, d0, g1, d1)
+    error = error_of(g0, d0, g1, d1, g_check) + rounding_of(size)
     # The Bernstein coefficients of the cubic, and of its slope.
     lowest = jnp.minimum(jnp.minimum(g0 + d0 / 3, g1 - d1 / 3), jnp.minimum(g0, g1))
     slowest = jnp.minimum(jnp.minimum(d0, d1), 3 * (g1 - g0) - d0 - d1)
@@ -102,6 +101,15 @@ def error_of(g0, d0, g1, d1, g_check):
     """The amplitude of the error of a cubic, in units of `weight`."""
     errors = errors_at_points(g0, d0, g1, d1, g_check)
     return functools.reduce(jnp.maximum, map(jnp.abs, errors))
+
+
+def size_of(g0, d0, g1, d1):
+    return jnp.abs(g0) + jnp.abs(g1) + jnp.abs(d0) + jnp.abs(d1)
+
+
+def rounding_of(size):
+    """What may be rounding, of the error of a cubic of that size."""
+    return 64 * jnp.finfo(size.dtype).eps * size
 
 
 def errors_at_points(g0, d0, g1, d1, g_check):

@@ -40,6 +40,7 @@ class Crossing(NamedTuple):
     turns: Bool[Array, " n_guards"]  # no crossing: a rise that turns round below zero
     factor: Float[Array, " n_guards"]  # by which the step length could be scaled
     touch: Float[Array, " n_guards"]  # a minimum of H that is zero, or inf
+    rounded: Bool[Array, " n_guards"]  # is the error of H no more than rounding
 
 
 def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
@@ -55,15 +56,14 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
     """
     # For all guards at once, not one guard under `jax.vmap`: half the time to trace.
     eps = jnp.finfo(g0.dtype).eps
-    a = 3 * (g1 - g0) - 2 * d0 - d1
-    b = 2 * (g0 - g1) + d0 + d1
-
+    a, b = _coefficients(g0, d0, g1, d1)
     value = functools.partial(_value, g0, d0, a, b)
     slope = functools.partial(_slope, d0, a, b)
 
     # The error of the cubic.
     error = error_of(g0, d0, g1, d1, g_check)
     error_floor = rounding_of(size_of(g0, d0, g1, d1))
+    rounded = error <= error_floor
 
     # Extrema of H: it is monotone between 0, s1, s2 and 1. The ends are as given, so
     # that rounding does not make an extremum there.
@@ -117,11 +117,11 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         (lower, lower),
     )
     root = jnp.where(has_root, root, jnp.inf)
-    certain = (error <= allowed) | (error <= error_floor)
+    certain = (error <= allowed) | rounded
     # The error is of order four in the step length.
     ratio = jnp.maximum(allowed, error_floor) / jnp.maximum(error, error_floor)
     # An error that is all rounding does not keep steps as short as they are.
-    ratio = jnp.where(error <= error_floor, jnp.maximum(ratio, 32), ratio)
+    ratio = jnp.where(rounded, jnp.maximum(ratio, 32), ratio)
     ratio = jnp.where(error_floor == 0, jnp.inf, ratio)
     factor = 0.9 * jnp.sqrt(jnp.sqrt(jnp.minimum(ratio, 1e8)))
 
@@ -133,13 +133,13 @@ def find_crossings(g0, d0, g1, d1, g_check, grazing_tol) -> Crossing:
         jnp.where(
             certain, _touch(unclipped, d0, d1, a, b, value, grazing_tol), jnp.inf
         ),
+        rounded,
     )
 
 
 def sharpened(root, g0, d0, g1, d1, g_check):
     """A root of the cubic, as that of a guard which is also right at `CHECK_POINTS`."""
-    a = 3 * (g1 - g0) - 2 * d0 - d1
-    b = 2 * (g0 - g1) + d0 + d1
+    a, b = _coefficients(g0, d0, g1, d1)
     # What H lacks is a polynomial, in units of `weight`. H has the slope of both,
     # nearly.
     errors = errors_at_points(g0, d0, g1, d1, g_check)
@@ -153,8 +153,12 @@ def sharpened(root, g0, d0, g1, d1, g_check):
         new = s - (_value(g0, d0, a, b, s) + lacks) / jnp.where(dh < 0, dh, -jnp.inf)
         # Not to an end of the step, where it is all but at rest.
         s = jnp.clip(new, root / 2, (root + 1) / 2)
-    error = functools.reduce(jnp.maximum, map(jnp.abs, errors))
-    return jnp.where(error <= rounding_of(size_of(g0, d0, g1, d1)), root, s)
+    return s
+
+
+def _coefficients(g0, d0, g1, d1):
+    # Of s² and s³ in H.
+    return 3 * (g1 - g0) - 2 * d0 - d1, 2 * (g0 - g1) + d0 + d1
 
 
 def _extrema(d0, a, b):

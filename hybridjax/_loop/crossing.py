@@ -62,7 +62,8 @@ def _search(s: State, a: Attempt, grazing_tol, short) -> Found:
     crossed = jnp.isfinite(root)
     here = s.g[guard], dt * s.rate[guard], a.g[guard], dt * a.rate[guard]
     sharp = compute_if(None, lambda: sharpened(root, *here, a.g_check[:, guard]), root)
-    sharp = jnp.where(crossed & ~turn & ~signs[guard], sharp, root)
+    keep = turn | signs[guard] | c.rounded[guard]
+    sharp = jnp.where(crossed & ~keep, sharp, root)
     # What comes after the first crossing may never happen. One of the same guard is
     # right beside its minimum.
     first = jnp.arange(c.root.shape[0]) == guard

@@ -12,8 +12,8 @@ import numpy as np
 # Its names are not known to type checkers.
 mujoco: Any = importlib.import_module("mujoco")
 MODELS = ("hopper", "walker2d", "ant")
-# The feet of the walker have 1.9: more than rigid contacts have a solution with, where
-# its shank leans (Painlevé's paradox).
+# A foot of the walker has 1.9: rigid ones jam with that, where its shank leans
+# (Painlevé's paradox), and have impacts then that soft ones do not have.
 MOST_FRICTION = 0.7
 DROP = 0.02  # m, from the ground to the lowest point
 VERSIONS = f"gymnasium {version('gymnasium')}, mujoco {version('mujoco')}"

@@ -59,7 +59,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     After an impact, and after an event at which forces jump, all closed contacts are
     looked at again, together: those that would pull open, those outside of their
-    friction cone slip.
+    friction cone slip. One whose slip no forces agree with (Painlevé's paradox) is
+    jammed: an impulse follows in the same instant.
 
     **Arguments:**
 
@@ -413,7 +414,6 @@ class MechanicalSystem(AbstractSelfStartingSystem):
                 if fault > 0:
                     raise ValueError(FAULTS[int(fault) - 1].format(j))
         mode = jnp.where(faults > 0, int(ContactMode.INCONSISTENT), mode)
-        mode = jnp.where(faults == 1, int(ContactMode.UNSOLVABLE), mode)
         mode = jnp.where(faults == len(FAULTS), int(ContactMode.CROWDED), mode)
         return x, mode
 
@@ -492,8 +492,8 @@ def per_contact(name: str, value, n: int) -> Float[Array, " n"]:
 _EXPLANATIONS = {
     "CROWDED": "more contacts than `most_closed` are closed at once, or lift off. Pass "
     "a larger number, or `None`, to the system",
-    "UNSOLVABLE": "no unique contact force or impulse agrees with its friction, as in "
-    "Painlevé's paradox, or none was found, as may be with redundant contacts. Less "
+    "UNSOLVABLE": "no contact force or impulse was found that agrees with its "
+    "friction, as may be in Painlevé's paradox, or with redundant contacts. Less "
     "friction, or another configuration, has one",
     "INCONSISTENT": "the start is below ground, or does not agree with the contact "
     "mode. Pass positive gaps for free contacts, and leave out `mode0`, or make the "

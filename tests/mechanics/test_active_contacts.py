@@ -159,6 +159,32 @@ def test_friction_beside_a_stop(directions, stop, mu, forces, closed):
     np.testing.assert_array_equal(active.closed, closed)
 
 
+@pytest.mark.parametrize(
+    "accelerations, closed",
+    [
+        # It would come nearer where it pushes harder, and is not pressed: it opens.
+        ([1.0, -1.0], [False, True]),
+        # It is pressed, and would come nearer only with the stop, which opens.
+        ([-1.0, -0.5], [True, False]),
+    ],
+)
+def test_what_is_to_slide_and_cannot(accelerations, closed):
+    # A foot that has left its cone, and a stop beside it.
+    W = np.zeros((4, 4))
+    W[:3, :3] = [[1.0, 0.75, 0.25], [0.75, 1.0, -0.125], [0.25, -0.125, 1.0]]
+    mu, none = np.array([2.0, 0.0]), jnp.zeros((2,), bool)
+    push = W[:, :2] - mu * W[:, 2:]
+    assert push[0, 0] > 0 > np.linalg.det(push[:2])
+    leaves = jnp.array([True, False])
+    active, unsolved = jax.jit(functools.partial(find_active, exact=0.6, at_rest=True))(
+        *(W, np.array([*accelerations, 0.0, 0.0]), jnp.asarray(1.0)),
+        *(Active(~none, none, jnp.ones(2)), none, leaves, jnp.asarray(False), none),
+        *(mu, mu),
+    )
+    assert not unsolved.any()
+    np.testing.assert_array_equal(active.closed, closed)
+
+
 def test_posedness():
     # Of one that slides beside one that sticks and a stop, as it changes sign; of those
     # it is judged by itself if their rows are the same.

@@ -103,3 +103,24 @@ HOPPER = """
   <keyframe><key name="low" qpos="0 -.6 0 0" qvel="1 0 0 0"/></keyframe>
 </mujoco>
 """
+
+# A leg of two links with a knee that has stops.
+LEG = """
+<mujoco>
+  <compiler angle="radian"/>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1"/>
+    <body name="thigh" pos="0 0 1">
+      <joint name="x" type="slide" axis="1 0 0"/>
+      <joint name="z" type="slide" axis="0 0 1"/>
+      <joint name="y" type="hinge" axis="0 1 0"/>
+      <geom name="thigh" type="capsule" fromto="0 0 0 0 0 -.4" size=".04"/>
+      <body name="shank" pos="0 0 -.4">
+        <joint name="knee" axis="0 1 0" range="-1 .2"/>
+        <geom name="shank" type="capsule" fromto="0 0 0 0 0 -.4" size=".03"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><motor name="knee" joint="knee" gear="10"/></actuator>
+</mujoco>
+"""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hybridjax.mechanics import ContactMode
 
-from ..helpers import both_jacobians, error
-from .models import HOPPER
+from ..helpers import both_jacobians, error, slope, STEPS
+from .models import HOPPER, LEG
 
 
 def _push(t, q, v, args):
@@ -49,6 +49,44 @@ def test_hopper():
     differences = [(value(u + h * e) - value(u - h * e)) / (2 * h) for e in np.eye(2)]
     assert error(forward, np.stack(differences, axis=1)) < 1e-5
     assert error(reverse, forward) < 1e-9
+
+
+def test_much_friction():
+    # A leg that falls with a friction of 2. Its foot slides when the knee meets its
+    # stop, and then cannot: an impulse in the same instant ends the slip. Another one
+    # comes to rest on three points, of which the foot only follows the others.
+    robot = hj.robots.from_mjcf(LEG, friction=2.0, rest_speed=1e-3)
+    weights = np.random.default_rng(0).normal(size=8)
+
+    def final(moved, t1):
+        q, v, u = moved
+        sol = hj.simulate(
+            robot.system,
+            *(0.0, t1, (q, v)),
+            args=u,
+            solver=diffrax.Bosh3(),
+            max_events=32,
+            throw=False,
+        )
+        x1 = jnp.dot(weights, jnp.concatenate(sol.x1))
+        return x1, (sol.result, (sol.events.mode_after == ContactMode.JAMMED).any())
+
+    flags = hj.compiler_options("fast_to_compile")
+    run = jax.jit(jax.value_and_grad(final, has_aux=True), compiler_options=flags)
+    rng, h = np.random.default_rng(1), 1e-5
+    for t1, jams, start in (
+        (0.258, True, [[0, -0.2304, -0.392, -0.1139], [-1.065, 0.287, -1.158, -2.631]]),
+        (0.6, False, [[0, -0.5142, -0.7394, -0.4732], [-0.817, -0.935, 0.819, 3.672]]),
+    ):
+        start = (*map(np.array, start), np.array([0.742 if jams else -0.237]))
+        direction = [rng.normal(size=a.shape) for a in start]
+        (_, (result, jammed)), slopes = run(start, t1)
+        assert result == hj.RESULTS.successful and jammed == jams
+        pairs = list(zip(start, direction, strict=True))
+        moved = [tuple(a + k * h * b for a, b in pairs) for k in STEPS]
+        expected = slope([run(x, t1)[0][0] for x in moved], h)
+        got = sum(np.dot(*pair) for pair in zip(slopes, direction, strict=True))
+        assert abs(got - expected) < 1e-5 * abs(expected)
 
 
 def test_urdf():

@@ -37,6 +37,7 @@ def find_active(
     static_friction: Float[Array, " n"],
     exact: float,
     least: ArrayLike = -jnp.inf,
+    unseen: ArrayLike = 0.0,
     clings: Bool[Array, " n"] | None = None,
     at_rest: bool = False,
 ) -> tuple[Active, Bool[Array, " n"]]:
@@ -66,6 +67,7 @@ def find_active(
     - `least`: those that open no faster stay closed after all, though they have to pull
         a little for that, if nothing speaks against it but this. Their direction is
         zero, and so their friction.
+    - `unseen`: a pull that takes no more than this of a contact's speed is none.
     - `clings`: contacts that stick where they stay closed though they have to pull,
         whatever it takes: it is as little.
     - `at_rest`: whether `c` are accelerations of contacts at rest, not velocities. Then
@@ -92,7 +94,7 @@ def find_active(
         rubs = projected.closed & ~projected.stick & (friction > 0)
         redundant = are_redundant(W, held_rows(projected, c.shape[0]))
         trusted = converged & redundant & ~rubs.any()
-    members = guess.closed
+    members, own = guess.closed, jnp.diagonal(W)[:n]
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not spatial else 2 * many + 4
     guesses = _ATTEMPTS * limit
@@ -111,21 +113,31 @@ def find_active(
         little_move = tol * size
         closed = active.closed
         forces_count = ~(trusted & (i == when))
-        pulls = closed & (force[:n] < -little_force) & forces_count
+        little_pull = jnp.maximum(little_force, unseen / jnp.where(own > 0, own, 1))
+        pulls = closed & (force[:n] < -little_pull) & forces_count
         sinks = members & ~closed & (moves[:n] < -little_move)
         pulls = pulls | (released & closed & (attempt == 0)) | ill_posed
-        normal = (pulls | sinks) & ~known & ~held
+        # One that is known to slide may be unable to: then it opens.
+        changes = ~known | ill_posed | ~closed
+        normal = (pulls | sinks) & changes & ~held
         if not tangential:
             return normal, jnp.zeros_like(normal), active.direction, moves, ill_posed
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
+        # Not all can stick where they contradict each other by more than errors: a
+        # mechanism at a dead centre, that moves on.
+        moved = jnp.where(closed & active.stick & ~known, norm(moves[n:], n), 0)
+        slid = (moved > jnp.finfo(c.dtype).eps ** 0.25 * size) & (i < guesses // 2)
+        slid = slid & (moved == jnp.max(moved)) & at_rest
+        slips = slips | slid
         if onward is None:
             onward = along(active.direction, moves[n:], n)
         stops = closed & ~active.stick & resting & (onward < -little_move)
         lost = ill_posed | strays(active, moves, resting | known, size)
         away = of_contacts(slips | pulls, tangential)
-        direction = jnp.where(away, unit(-force[n:], n), active.direction)
+        onto = jnp.where(of_contacts(slid, tangential), moves[n:], -force[n:])
+        direction = jnp.where(away, unit(onto, n), active.direction)
         return normal, (slips | stops) & ~known, direction, moves, lost
 
     def cond(carry):

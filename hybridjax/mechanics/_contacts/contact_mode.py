@@ -21,11 +21,13 @@ class ContactMode(enum.IntEnum):
     - `SLIPPING_FORWARD`, `SLIPPING_BACKWARD`: sliding, and departing from rest.
     - `SLIDING`, `SLIPPING`: what the modes of sliding and slipping are where contacts
         have two tangential directions.
+    - `JAMMED`: closed and sliding, but no contact forces agree with that (Painlevé's
+        paradox). An impulse follows in the same instant: an impact without a collision.
 
     A simulation in which one of these occurs has failed:
 
-    - `UNSOLVABLE`: no contact forces, or impulses, satisfy the laws of contact and
-        friction (or more than one do): Painlevé's paradox. Or none were found.
+    - `UNSOLVABLE`: no contact forces, nor impulses, were found that satisfy the laws of
+        contact and friction.
     - `CROWDED`: more contacts are closed at once than `most_closed` says.
     - `INCONSISTENT`: the start was below ground, or moved against its contact mode.
 
@@ -49,6 +51,7 @@ class ContactMode(enum.IntEnum):
     SLIPPING_BACKWARD = 7
     SLIDING = 8
     SLIPPING = 9
+    JAMMED = 10
 
     @staticmethod
     def physical(mode: ArrayLike) -> Int[Array, "..."]:

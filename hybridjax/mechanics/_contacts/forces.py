@@ -25,7 +25,8 @@ def active_in(system, p: Point, mode) -> Active:
 
 
 def is_closed(mode):
-    return (mode == ContactMode.STICKING) | slides(mode) | slips(mode)
+    jammed = mode == ContactMode.JAMMED
+    return (mode == ContactMode.STICKING) | slides(mode) | slips(mode) | jammed
 
 
 def slides(mode):
@@ -36,14 +37,20 @@ def slides(mode):
 
 def slips(mode):
     """Contacts that depart from rest along their surface."""
-    return (mode >= ContactMode.SLIPPING_FORWARD) & (mode != ContactMode.SLIDING)
+    slips = (mode >= ContactMode.SLIPPING_FORWARD) & (mode <= ContactMode.SLIPPING)
+    return slips & (mode != ContactMode.SLIDING)
 
 
 def stabilized(system, p: Point):
     """Accelerations that remove errors of closed contacts."""
+    return stabilization(drift(system, p))
+
+
+def drift(system, p: Point):
+    """The same, with their derivatives."""
     n, rate = system.n_contacts, system.stabilization
     normal = 2 * rate * p.velocity[:n] + rate**2 * p.gap
-    return stabilization(jnp.concatenate([normal, rate * p.velocity[n:]]))
+    return jnp.concatenate([normal, rate * p.velocity[n:]])
 
 
 def forces_of(system, p: Point, active: Active):

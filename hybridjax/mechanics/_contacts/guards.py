@@ -6,9 +6,15 @@ from ..._jax.branch import cond_any
 from ..._jax.reduce import any_of
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
-from .complementarity import Active, force_size, friction_limit, posedness
+from .complementarity import (
+    Active,
+    force_size,
+    friction_limit,
+    held_rows,
+    posedness,
+)
 from .contact_mode import ContactMode
-from .forces import accelerations, forces_of
+from .forces import accelerations, drift, forces_of
 from .kinematics import little, Point, slick, stop_speed
 from .slipping_directions import slips_onward
 from .tangential import in_space, norm
@@ -43,6 +49,12 @@ def watched_values(system, p: Point, active: Active, mode):
     # All that slide lose it in the same instant.
     posed = posedness(p.W, active, system.friction, solver, derivative=True)
     solvable = jnp.where(watched & ~active.stick, jnp.min(posed), UNWATCHED)
+    jammed = mode == ContactMode.JAMMED
+    solvable = jnp.where(jammed, -1, solvable)
+
+    def alone(others, solvable):
+        others = jnp.where(jammed.any(), UNWATCHED, others)
+        return jnp.concatenate([others, solvable])
 
     if in_space(p.c.shape[0], n):
         cone = limit - norm(forces[n:], n) + stop_gradient(rounding)
@@ -60,12 +72,14 @@ def watched_values(system, p: Point, active: Active, mode):
         departs = jnp.where(slipping, 4 * stop - slip, UNWATCHED)
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
-        return jnp.concatenate([normal, ends, departs, solvable])
+        others = jnp.concatenate([normal, ends, departs])
+        return alone(others, solvable)
 
     # One point of a flat foot may slip by its forces, while the other one holds it: all
     # that it does is to remove the errors of that one.
-    errors = jnp.max(jnp.where(active.stick & watched, slip, 0))
-    steady = small + 2 * system.stabilization * errors
+    errors = jnp.abs(drift(system, p))
+    errors = jnp.max(jnp.where(held_rows(active, errors.shape[0]), errors, 0))
+    steady = small + 2 * errors
 
     def tangent(sign, slides, slipping):
         cone = limit - sign * forces[n:] + stop_gradient(rounding)
@@ -77,4 +91,4 @@ def watched_values(system, p: Point, active: Active, mode):
     forward = tangent(1, ContactMode.FORWARD, ContactMode.SLIPPING_FORWARD)
     backward = tangent(-1, ContactMode.BACKWARD, ContactMode.SLIPPING_BACKWARD)
     forward = jnp.where(active.closed, forward, turns)
-    return jnp.concatenate([normal, forward, backward, solvable])
+    return alone(jnp.concatenate([normal, forward, backward]), solvable)

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._jax.gate import gate
@@ -17,7 +18,7 @@ from .sliding_directions import turning
 from .tangential import in_space, norm, of_contacts, unit
 
 
-def impact(system, p: Point, t, q, v, mode, hit, args):
+def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     """The state after an impact of the contacts `hit`, which contacts are closed
     after it, and those for which there is no solution. (69)"""
     n = system.n_contacts
@@ -26,16 +27,18 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     hit = hit | others
     e = system.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
     stays, held, least = comes_to_rest(system, p, hit, e)
-    e = jnp.where(stays, 0, e)
+    e, held = jnp.where(stays | jams, 0, e), held & ~jams
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
     closed = is_closed(mode) | hit | _lifts_off(p, mode)
+    moment = _moment(p, closed)
+    soon = moment * p.c + jnp.where(np.arange(c.size) < n, 0, p.velocity)
     can_stick = closed & ~slick(system)
     tangential = p.velocity[n:] if system.tangents is not None else approach
     guess = Active(closed, can_stick, unit(tangential, n))
     active, unsolved = find_active(
         p.W,
-        c,
-        p.speed,
+        jnp.where(jams, soon, c),
+        jnp.where(jams, moment * p.size, p.speed),
         guess,
         can_stick,
         ~closed,
@@ -45,6 +48,7 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
         least=least,
+        unseen=jnp.where(jams, 0, jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))),
         clings=mode == ContactMode.STICKING,
     )
     active = turning(p.W, c, active, active.direction, can_stick, system.friction)
@@ -75,6 +79,18 @@ def impact(system, p: Point, t, q, v, mode, hit, args):
     return q, v, active, unsolved
 
 
+def _moment(p: Point, closed) -> Float[Array, ""]:
+    """A time in which slips hardly change, but by impulses.
+
+    Where no forces agree with slips the impulses of so long a step do (Moreau). Those
+    of no time at all also allow that nothing happens.
+    """
+    n = closed.shape[0]
+    slip = norm(p.velocity[n:], n) if p.velocity.shape[0] > n else jnp.zeros((n,))
+    fastest = jnp.max(jnp.where(closed, slip, 0))
+    return jnp.finfo(p.c.dtype).eps ** 0.25 * fastest / jnp.where(p.size > 0, p.size, 1)
+
+
 def _lifts_off(p: Point, mode) -> Bool[Array, " n_contacts"]:
     """Contacts that begin to lift off in this instant, and may be pushed back.
 
@@ -91,7 +107,7 @@ def comes_to_rest(
     each of the others leaves its surface."""
     p, e = stop_gradient((p, e))
     n = hit.shape[0]
-    limit = system.rest_speed(p.c[:n], ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
+    limit = system.rest_speed(p.c[:n], _unseen(p))
     approach, pressed = -p.velocity[:n], p.c[:n] < -little(p)
     # What loses nothing bounces for ever.
     stays = pressed & (e < 1) & (e * approach <= limit)
@@ -99,6 +115,11 @@ def comes_to_rest(
     slow = (stays | (e == 0)) & (approach <= limit)
     least = jnp.where(pressed & ~hit, limit, -jnp.inf)
     return (stays | ~hit).all(), (slow | ~hit).all(), least
+
+
+def _unseen(p: Point) -> Float[Array, ""]:
+    """The height of bounces that are not seen."""
+    return ROUNDING * jnp.finfo(p.c.dtype).eps * p.length
 
 
 def closing(system, q, p: Point, active: Active) -> Float[Array, " d"]:

@@ -15,8 +15,9 @@ def settle(
     system, p: Point, mode, guess: Active, known, impact, released, *, drifts: bool
 ):
     """The modes of contacts that are closed in `guess`, by their forces, and those
-    for which there is no solution. Those `released` stick, and are about to pull. Where
-    the state `drifts`, it keeps its errors, and forces that remove them."""
+    for which there is no solution: the first of them is jammed. Those `released` stick,
+    and are about to pull. Where the state `drifts`, it keeps its errors, and forces
+    that remove them."""
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
     n = system.n_contacts
@@ -66,8 +67,13 @@ def settle(
     # but a departure may have ended with a jump of the forces.
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     rising = jnp.where(p.velocity[:n] > 0, int(up), int(ContactMode.FREE))
-    stays = (mode != ContactMode.LIFTING) | (moves[:n] + little(p) > 0)
-    free = jnp.where(impact | ~stays, rising, mode)
     opened = guess.closed & ~active.closed
-    free = jnp.where(opened, int(ContactMode.LIFTING), free)
-    return jnp.where(active.closed, closed, free).astype(mode.dtype), lost
+    lifts = (opened | (mode == ContactMode.LIFTING)) & (moves[:n] + little(p) > 0)
+    stays = ~opened & (lifts | (mode != ContactMode.LIFTING))
+    free = jnp.where(impact | ~stays, rising, mode)
+    free = jnp.where(opened & lifts, int(ContactMode.LIFTING), free)
+    settled = jnp.where(active.closed, closed, free)
+    # Where there are no forces there may be impulses, if it is for friction.
+    none = ContactMode.UNSOLVABLE if system.tangents is None else ContactMode.JAMMED
+    first = lost & (jnp.arange(n) == jnp.argmax(lost))
+    return jnp.where(first, int(none), settled).astype(mode.dtype), lost

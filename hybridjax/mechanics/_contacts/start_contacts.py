@@ -20,11 +20,8 @@ from .settling import settle
 from .tangential import along, in_space, norm, unit
 
 
-# What can be wrong with contact {0}, from 1 on; the first is `UNSOLVABLE`, and the last
-# one `CROWDED`.
+# What can be wrong with contact {0}, from 1 on; the last one is `CROWDED`.
 FAULTS = (
-    "There is no unique contact force at contact {0} that agrees with its friction, as "
-    "in Painlevé's paradox. Less friction, or another configuration in `x0`, has one.",
     "Argument `x0` is below ground: the gap of contact {0} is negative. Start with "
     "gaps that are positive or zero.",
     "Argument `mode0` says that contact {0} is closed, but in `x0` its gap is not "
@@ -97,10 +94,10 @@ def _start_contacts(system, t, x, mode, args):
             rubs & (wrong > may_be_off * speed),
             of_plane if spatial else of_space,
         ]
-    settled, unsettled = settle(
+    settled, _ = settle(
         system, p, mode, guess, none, jnp.asarray(False), none, drifts=False
     )
-    mode, lost = jnp.where(changes, settled, mode), changes & unsettled
+    mode = jnp.where(changes, settled, mode)
     # Those of the given mode begin on their surface, and at rest, also where they open.
     begins = Active(
         closed | is_closed(mode),
@@ -109,7 +106,7 @@ def _start_contacts(system, t, x, mode, args):
     )
     below = p.gap < -may_be_off * length
     normals = _other_normals(system.whole, q, v, args, tol)
-    faults = [lost, below, *of_mode, normals, _crowded(system.whole, mode)]
+    faults = [below, *of_mode, normals, _crowded(system.whole, mode)]
     first = jnp.stack([none, *faults]).argmax(axis=0).astype(jnp.int32)
     sound = ~first.any()
     q = q + jnp.where(sound, closing(system, q, p, begins), 0)

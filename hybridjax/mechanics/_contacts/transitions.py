@@ -31,11 +31,14 @@ def transition(system, t, x, mode, event, args):
     stops = tangential & slides(before)
     # In space, one that slows down before it slides has not left its rest.
     stops = stops | ((kind == 1) & (before == ContactMode.SLIPPING))
-    fails = (kind == 3) & is_closed(before)
+    # An impact without a collision.
+    jams = (kind == 3) & is_closed(before)
+    hits = touches | jams
 
     active = active_in(system, p, mode)
     rate, before_impact = p.velocity, v
-    q, v, struck, unsolved = impact(system, p, t, q, v, mode, here & touches, args)
+    hit = here & hits
+    q, v, struck, unsolved = impact(system, p, t, q, v, mode, hit, jams, args)
 
     direction, leave = active.direction, here & leaves_cone
     if spatial:
@@ -53,11 +56,11 @@ def transition(system, t, x, mode, event, args):
         stick=(active.stick | (here & stops)) & ~leave,
         direction=direction,
     )
-    guess = where(touches, struck, guess)
+    guess = where(hits, struck, guess)
     # With what has been computed where it was before: it has hardly moved.
     after = point(*stop_gradient((system, t, x[0], v, args)))
     settled, lost = settle(
-        system, after, mode, guess, leave, touches, released, drifts=not spatial
+        system, after, mode, guess, leave, hits, released, drifts=not spatial
     )
     settled = jnp.where(opens, int(ContactMode.LIFTING), settled)
 
@@ -65,7 +68,7 @@ def transition(system, t, x, mode, event, args):
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     successor = jnp.asarray(_successors(int(up)), mode.dtype)[before]
     watch_on = jnp.where(here, successor, mode)
-    changes = touches | lifts | leaves_cone | stops
+    changes = hits | lifts | leaves_cone | stops
     if spatial:
         # A slide ends at a small speed, and not at none. What begins to lift off has no
         # speed yet: it must not be pushed into its surface.
@@ -76,8 +79,7 @@ def transition(system, t, x, mode, event, args):
         )
         v = v + jnp.where(changes, stopping(system, slow, held), 0)
     mode = jnp.where(changes, settled, watch_on)
-    lost = (changes & lost) | (touches & unsolved)
-    lost = lost | (here & fails)
+    lost = (jams & lost) | (hits & unsolved)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)
 
 
@@ -97,7 +99,7 @@ def _together(system, p: Point, active: Active):
 
 def _successors(up: int) -> list[int]:
     """By mode: what follows when a guard fires that changes only what is watched."""
-    successors = list(range(10))
+    successors = list(range(11))
     successors[ContactMode.FREE] = int(ContactMode.RISING)
     successors[ContactMode.LIFTING] = up
     successors[ContactMode.RISING] = int(ContactMode.FREE)

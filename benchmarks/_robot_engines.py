@@ -11,7 +11,7 @@ from _gymnasium import Fall, mujoco
 SECONDS = 1.0
 REST_SPEED = 1e-3  # m/s, of hybridjax; else feet that creep make a fall stiff
 MOST_CLOSED = 16  # of them at once, of hybridjax
-MAX_STEPS, MAX_EVENTS = 4096, 1024
+MAX_STEPS, MAX_EVENTS = 8192, 2048
 
 
 class Engine(NamedTuple):

@@ -384,7 +384,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             "touchdown, liftoff or apex",
             "slip backward or stop",
             "slip forward or stop",
-            "loss of a unique contact force",
+            "jam",
         )
         contacts = range(self.n_contacts)
         return Names(

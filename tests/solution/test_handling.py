@@ -406,7 +406,7 @@ def test_table_of_contacts(block):
     fold = hj.mechanics.ContactMode.physical
     folded = jax.jit(fold)(every)
     assert folded.dtype == jnp.int32
-    assert folded.tolist() == [-3, -2, -1, 0, 1, 2, 3, 0, 0, 2, 3, 8, 8]
+    assert folded.tolist() == [-3, -2, -1, 0, 1, 2, 3, 0, 0, 2, 3, 8, 8, 10]
     modes = lambda log: (log.mode_before, log.mode_after)
     slips = eqx.tree_at(
         modes, block.events, replace_fn=lambda m: jnp.where(m < 0, m, 6)

@@ -39,7 +39,6 @@ def watched_values(system, p: Point, active: Active, mode):
         return jnp.concatenate([normal, turns]) if system.apex else normal
 
     watched = active.closed & ~slick(system)
-    slip = norm(p.velocity[n:], n)
     # A contact without a tangential force lifts off, where its cone shrinks to
     # nothing; it does not slip in the same instant.
     rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * force_size(p.W, p.size, forces)
@@ -53,12 +52,13 @@ def watched_values(system, p: Point, active: Active, mode):
     solvable = jnp.where(jammed, -1, solvable)
 
     def alone(others, solvable):
+        # What jams has its impulse first: until then there are no forces.
         others = jnp.where(jammed.any(), UNWATCHED, others)
         return jnp.concatenate([others, solvable])
 
     if in_space(p.c.shape[0], n):
         cone = limit - norm(forces[n:], n) + stop_gradient(rounding)
-        stop = stop_speed(system, p)
+        slip, stop = norm(p.velocity[n:], n), stop_speed(system, p)
         slipping = mode == ContactMode.SLIPPING
         # Few contacts slip for long, and this is a system of equations.
         onward = cond_any(
@@ -72,8 +72,7 @@ def watched_values(system, p: Point, active: Active, mode):
         departs = jnp.where(slipping, 4 * stop - slip, UNWATCHED)
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
-        others = jnp.concatenate([normal, ends, departs])
-        return alone(others, solvable)
+        return alone(jnp.concatenate([normal, ends, departs]), solvable)
 
     # One point of a flat foot may slip by its forces, while the other one holds it: all
     # that it does is to remove the errors of that one.

@@ -139,8 +139,8 @@ def _reference(p, t1):
 
     def run(y, t, sign, events):
         rates = lambda t, y: np.concatenate([y[2:], _accelerations(y[:2], y[2:], sign)])
-        accuracy = dict(rtol=1e-10, atol=1e-11)
-        return solve_ivp(rates, (t, t1), y, "DOP853", events=events, **accuracy)
+        options: dict[str, Any] = dict(rtol=1e-10, atol=1e-11, events=events)
+        return solve_ivp(rates, (t, t1), y, "DOP853", **options)
 
     y = np.concatenate(_on_ground(p))
     sign = np.sign(slip(0.0, y))

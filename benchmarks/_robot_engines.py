@@ -67,7 +67,7 @@ def hybridjax(fall: Fall, solver: str = "Tsit5") -> Engine:
         def one_by_one(u, tolerance):
             return hj.rollout(lambda u: run(u, tolerance), u, chunk_size=1)
 
-        return _of_lanes(run, None if on_gpu() else one_by_one)
+        return OfLanes(run, None if on_gpu() else one_by_one)
 
     settings = {f"tolerance {tol:.0e}": tol for tol in (1e-4, 1e-6, 1e-8)}
     limit = 1e-11, 1e-10
@@ -110,7 +110,7 @@ def mjx(fall: Fall) -> Engine:
         along = lambda e: jax.jvp(lambda u: final(u, dt)[0], (u,), (e,))[1]
         return jax.vmap(along)(jnp.eye(u.shape[0]))
 
-    return Engine(_of_lanes(final), _of_lanes(slope), _steps(fall, (1, 4)))
+    return Engine(OfLanes(final), OfLanes(slope), _steps(fall, (1, 4)))
 
 
 def in_c(fall: Fall) -> Engine:
@@ -155,25 +155,35 @@ def _steps(fall: Fall, parts) -> dict[str, float]:
     return {f"steps of {1e3 * dt / part:.3g} ms": dt / part for part in parts}
 
 
-def _of_lanes(fn: Callable, batch: Callable | None = None) -> Callable:
-    """A program of all lanes; of one that has no axis for it."""
-    import hybridjax as hj
-    import jax
-    import jax.numpy as jnp
+class OfLanes:
+    """A function of the controls of all lanes, by a program for their number, and for
+    one that has no axis for it."""
 
-    # The same options for all: they are XLA's.
-    options = hj.compiler_options("fast_to_run")
-    alone = jax.jit(fn, compiler_options=options)
-    batch = batch or jax.vmap(fn, (0, None))
-    all_lanes = jax.jit(batch, compiler_options=options)
+    def __init__(self, fn: Callable, batch: Callable | None = None):
+        import jax
 
-    def call(setting, u):
-        setting = jnp.asarray(setting)
+        self.fn, self.batch = fn, batch or jax.vmap(fn, (0, None))
+        self.programs: dict[int, Callable] = {}
+
+    def compile(self, setting, u):
+        """So that it need not be called, which may take minutes, to be compiled."""
+        import hybridjax as hj
+        import jax
+
+        one = len(u) == 1
+        # The same options for all: they are XLA's.
+        options = hj.compiler_options("fast_to_run")
+        fn = jax.jit(self.fn if one else self.batch, compiler_options=options)
+        traced = fn.trace(u[0] if one else u, np.asarray(setting))
+        self.programs[len(u)] = traced.lower().compile()
+
+    def __call__(self, setting, u):
+        if len(u) not in self.programs:
+            self.compile(setting, u)
+        program, setting = self.programs[len(u)], np.asarray(setting)
         if len(u) == 1:
-            return np.asarray(alone(u[0], setting))[None]
-        return np.asarray(all_lanes(u, setting))
-
-    return call
+            return np.asarray(program(u[0], setting))[None]
+        return np.asarray(program(u, setting))
 
 
 def on_gpu() -> bool:

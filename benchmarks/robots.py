@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 from _gymnasium import Fall, fall_of, MODELS, VERSIONS
-from _robot_engines import differences, Engine, ENGINES, timed
+from _robot_engines import differences, Engine, ENGINES, OfLanes, timed
 from _timing import machine, show_seconds
 
 
@@ -56,14 +56,13 @@ def measure(name: str, engine_name: str, lanes: int) -> dict:
     found = {"settings": {}, "compile": {}}
     for what in ("forward", "gradient"):
         run = getattr(engine, what)
-        _, begun = timed(run, first, u)
+        if isinstance(run, OfLanes):
+            _, found["compile"][what] = timed(run.compile, first, u)
         taken = 0.0
         for label, setting in engine.settings.items():
             if 4 * taken > TOO_LONG:
                 break
             values, taken = timed(run, setting, u, enough=ENOUGH)
-            if setting == first:
-                found["compile"][what] = begun - taken
             found["settings"].setdefault(label, {})[what] = {
                 "seconds": taken / lanes,
                 "values": values[: REFERENCE_LANES[name]].tolist(),
@@ -155,7 +154,7 @@ def _rows(parts, key, part):
         for what, exact in (("forward", "states"), ("gradient", "gradients")):
             cells += _cells(found.get(what), limit and limit[exact], what)
         times = (show_seconds(compiled[what]) for what in compiled)
-        cells.append(", ".join(times) if i == 0 and engine != "MuJoCo" else "")
+        cells.append(", ".join(times) if i == 0 else "")
         yield f"| {' | '.join(cells)} |"
 
 

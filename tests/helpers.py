@@ -14,14 +14,18 @@ from scipy.optimize import brentq
 # Differences
 #
 
-# Where `slope` needs the values, in steps from where it is.
-STEPS = (-2, -1, 1, 2)
 
-
-def slope(ends, h):
-    """The derivative by differences of fourth order, from values `h` times `STEPS`
-    away."""
+def slope_along(fn, at, direction, h):
+    """The derivative of `fn` at a pytree of arrays, along a direction in it, by
+    differences of fourth order."""
+    moved = lambda k: jax.tree.map(lambda a, b: a + k * h * b, at, direction)
+    ends = [np.asarray(fn(moved(k))) for k in (-2, -1, 1, 2)]
     return np.tensordot([1, -8, 8, -1], np.stack(ends), 1) / (12 * h)
+
+
+def inner(a, b):
+    """The inner product of two sequences of vectors."""
+    return sum(np.dot(*pair) for pair in zip(a, b, strict=True))
 
 
 #
@@ -64,6 +68,19 @@ def ball_outcome(z, bounces, t1=2.0, floor=0.0):
         times.append(t)
     rest = t1 - t
     return jnp.stack([q + v * rest - g * rest**2 / 2, v - g * rest, *times])
+
+
+#
+# Rods
+#
+
+
+def on_end(tilt, speed, rate):
+    """The state of a `models.rod` of length 1 that slides on its left end: by its angle
+    to the ground, the speed of the slip, and the rate of the angle."""
+    sin, cos = 0.5 * jnp.sin(tilt), 0.5 * jnp.cos(tilt)
+    q = jnp.stack([0 * sin, sin, tilt])
+    return q, jnp.stack([speed - sin * rate, cos * rate, rate])
 
 
 #

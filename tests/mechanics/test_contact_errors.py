@@ -11,6 +11,8 @@ import pytest
 from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 
+from ..helpers import on_end
+
 
 _rod = models.rod(friction=0.3)
 _still = jnp.zeros(3)
@@ -98,18 +100,11 @@ def test_modes_are_found():
     np.testing.assert_array_equal(modes, want)
 
 
-def _on_end(tilt, speed, rate):
-    """A rod on its left end, which slides."""
-    sin, cos = 0.5 * np.sin(tilt), 0.5 * np.cos(tilt)
-    q = jnp.array([0.0, sin, tilt])
-    return q, jnp.array([speed - sin * rate, cos * rate, rate])
-
-
 # A solver of few stages, which compiles faster.
 _OPTIONS: dict[str, Any] = dict(solver=dfx.Bosh3(), max_steps=600, max_events=200)
 
 # Sliding so, it jams: friction 1.5 presses it to the ground.
-_slides = _on_end(1.0, -3.0, 0.0)
+_slides = on_end(1.0, -3.0, 0.0)
 
 
 def test_failed_lanes():
@@ -125,8 +120,8 @@ def test_failed_lanes():
         [
             _slides[0],
             jnp.array([0.0, 0.01, 0.0]),
-            -_on_end(0.5, 0, 0)[0],
-            _on_end(0.3, 0, 0)[0],
+            -on_end(0.5, 0, 0)[0],
+            on_end(0.3, 0, 0)[0],
         ]
     )
     q = q.at[3, 1].add(0.5)
@@ -165,5 +160,5 @@ def test_messages():
     bound = (1 + 3 * np.cos(1.0) ** 2) / (3 * np.sin(1.0) * np.cos(1.0))
     mode = jnp.array([ContactMode.BACKWARD, 0])
     beyond = models.rod(friction=bound * (1 + 1e-6))
-    _, found = beyond.start(jnp.asarray(0.0), _on_end(1.0, -3.0, 1e3), mode, None)
+    _, found = beyond.start(jnp.asarray(0.0), on_end(1.0, -3.0, 1e3), mode, None)
     np.testing.assert_array_equal(found, [ContactMode.LIFTING, 0])

@@ -12,7 +12,7 @@ from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from scipy.integrate import solve_ivp
 
-from ..helpers import error, slope, STEPS
+from ..helpers import error, on_end, slope_along
 
 
 # A solver of few stages, which compiles faster.
@@ -22,14 +22,6 @@ _OPTIONS: dict[str, Any] = dict(solver=dfx.Bosh3(), max_events=8, throw=False)
 #
 # A rod that slides on its left end, pressed to the ground by its friction
 #
-
-
-def _slides(p):
-    """By its angle to the ground, the speed of the slip, and the rate of the angle."""
-    tilt, speed, rate = p
-    sin, cos = 0.5 * jnp.sin(tilt), 0.5 * jnp.cos(tilt)
-    q = jnp.stack([0 * sin, sin, tilt])
-    return q, jnp.stack([speed - sin * rate, cos * rate, rate])
 
 
 def _stuck(p):
@@ -42,7 +34,7 @@ def _stuck(p):
     size = -speed / (across * along - both**2)
     impulse = jnp.stack([-both * size, across * size])
     turn = (sin * impulse[1] - cos * impulse[0]) / inertia
-    q, v = _slides(p)
+    q, v = on_end(*p)
     return (q, v + jnp.stack([impulse[1], impulse[0], turn])), impulse
 
 
@@ -59,14 +51,14 @@ def test_sliding_that_jams():
     p = jnp.stack([tilt, speed, rate], axis=1)
     _, (across, along) = jax.vmap(_stuck, out_axes=(0, 1))(p)
     assert (jnp.abs(along) < friction * across).all()
-    _, mode = jax.vmap(lambda p: rod.start(t, _slides(p), slides, None))(p)
+    _, mode = jax.vmap(lambda p: rod.start(t, on_end(*p), slides, None))(p)
     np.testing.assert_array_equal(mode, jnp.tile(jammed, (5, 1)))
-    guards = jax.vmap(lambda p: rod.guards(t, _slides(p), jammed, None))(p)
+    guards = jax.vmap(lambda p: rod.guards(t, on_end(*p), jammed, None))(p)
     fires = np.arange(8) == 6
     np.testing.assert_array_equal(guards <= 0, np.tile(fires, (5, 1)))
 
     def jump(p):
-        return rod.jump(t, _slides(p), jammed, jnp.asarray(6), None)
+        return rod.jump(t, on_end(*p), jammed, jnp.asarray(6), None)
 
     moved = lambda fn: jax.vmap(lambda p: jax.jvp(fn, (p,), (direction,), has_aux=True))
     x, dx, mode = jax.jit(moved(jump))(p)
@@ -166,6 +158,5 @@ def test_dead_centre():
         end, turn = _reference(p, t1)
         np.testing.assert_allclose(sol.events.t[k, 0], turn, atol=1e-7)
         np.testing.assert_allclose(ends[k], end, atol=1e-6)
-        h = 1e-4
-        moved = [_reference(p + k * h * direction, t1)[0] for k in STEPS]
-        assert error(slopes[k], slope(moved, h)) < 1e-5
+        expected = slope_along(lambda p: _reference(p, t1)[0], p, direction, 1e-4)
+        assert error(slopes[k], expected) < 1e-5

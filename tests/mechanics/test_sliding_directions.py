@@ -17,7 +17,7 @@ from hybridjax.models import body_on_plane
 from scipy.optimize import nnls
 from scipy.spatial.transform import Rotation
 
-from ..helpers import slope, STEPS
+from ..helpers import slope_along
 
 
 _friction, _n, _d = jnp.array([0.3, 0.5, 0.4]), 3, 9
@@ -60,8 +60,9 @@ def test_derivatives_also_of_what_pulls():
         _, got, (normal, off) = _impact(given, change)
         np.testing.assert_array_equal(np.sign(normal), [-1, 1, 1])
         np.testing.assert_allclose(off, 0, atol=1e-12)
-        ends = [_impact(given + k * h * change, change)[0] for k in STEPS]
-        np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-8)
+        value = lambda given, change=change: _impact(given, change)[0]
+        expected = slope_along(value, given, change, h)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-8)
 
 
 def test_second_derivatives():
@@ -77,8 +78,9 @@ def test_second_derivatives():
         given[-1, :_n] = -1.0, -1.0, -2.0
         given[-1, _n:] = 2 * np.sign(given[-1, _n:]) + given[-1, _n:]
         _, got = run(given, change)
-        ends = [run(given + k * h * change, change)[0] for k in STEPS]
-        np.testing.assert_allclose(got, slope(ends, h), rtol=1e-7, atol=1e-7)
+        value = lambda given, change=change: run(given, change)[0]
+        expected = slope_along(value, given, change, h)
+        np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-7)
 
 
 def test_derivatives_of_redundant_feet():
@@ -105,9 +107,10 @@ def test_derivatives_of_redundant_feet():
         given[-1] = speeds
         _, got, after = run(given, change)
         np.testing.assert_allclose(after[:n], 0, atol=1e-12)
-        ends = [run(given + k * h * change, change)[0] for k in STEPS]
+        value = lambda given, change=change: run(given, change)[0]
+        expected = slope_along(value, given, change, h)
         # Where four feet share three impulses, eight digits are rounding.
-        np.testing.assert_allclose(got, slope(ends, h), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
 
 
 # Of a body on four feet.

@@ -84,7 +84,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     - `static_friction`: $\mu_s \ge \mu_k$, likewise. `None` means the same as
         `friction`. (If it is more, several outcomes of an impact may agree with both:
         one of them is taken.) With `jnp.inf` a contact that sticks slips only where it
-        would have to be held down, and would sink without its tangential force.
+        would have to be held down, and would sink without its tangential force; or at a
+        dead centre of a mechanism, where no force can hold it.
     - `restitution`: $e$, from 0 to 1, one number or one for each contact; or a callable
         `(q, v, args) -> e` of the state before the impact.
     - `rest_speed`: a contact that would leave its surface no faster than this, in

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..._jax.branch import where
 from ..._jax.gate import gate
 from ..._jax.tracing import stop_gradient
 from ..._systems.rest import ROUNDING
@@ -27,18 +28,21 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     hit = hit | others
     e = system.restitution(*gate((q, v, args), hit.any())).astype(q.dtype)
     stays, held, least = comes_to_rest(system, p, hit, e)
-    e, held = jnp.where(stays | jams, 0, e), held & ~jams
+    e = jnp.where(stays | jams, 0, e)
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
     closed = is_closed(mode) | hit | _lifts_off(p, mode)
-    moment = _moment(p, closed)
-    soon = moment * p.c + jnp.where(np.arange(c.size) < n, 0, p.velocity)
+    unseen = jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))
+    sought = c, p.speed, held, unseen
+    if system.tangents is not None:
+        sought = where(jams, _a_moment_later(p, closed), sought)
+    rows, size, held, unseen = sought
     can_stick = closed & ~slick(system)
     tangential = p.velocity[n:] if system.tangents is not None else approach
     guess = Active(closed, can_stick, unit(tangential, n))
     active, unsolved = find_active(
         p.W,
-        jnp.where(jams, soon, c),
-        jnp.where(jams, moment * p.size, p.speed),
+        rows,
+        size,
         guess,
         can_stick,
         ~closed,
@@ -48,7 +52,7 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
         least=least,
-        unseen=jnp.where(jams, 0, jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))),
+        unseen=unseen,
         clings=mode == ContactMode.STICKING,
     )
     active = turning(p.W, c, active, active.direction, can_stick, system.friction)
@@ -79,16 +83,19 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     return q, v, active, unsolved
 
 
-def _moment(p: Point, closed) -> Float[Array, ""]:
-    """A time in which slips hardly change, but by impulses.
+def _a_moment_later(p: Point, closed):
+    """What impulses of a jam are sought by: velocities, their size, and that none is
+    held, and no pull is unseen.
 
-    Where no forces agree with slips the impulses of so long a step do (Moreau). Those
-    of no time at all also allow that nothing happens.
+    Where no forces agree with slips the impulses of a step do that is so short that
+    slips hardly change but by them (Moreau). Those of no time at all also allow that
+    nothing happens.
     """
     n = closed.shape[0]
-    slip = norm(p.velocity[n:], n) if p.velocity.shape[0] > n else jnp.zeros((n,))
-    fastest = jnp.max(jnp.where(closed, slip, 0))
-    return jnp.finfo(p.c.dtype).eps ** 0.25 * fastest / jnp.where(p.size > 0, p.size, 1)
+    fastest = jnp.max(jnp.where(closed, norm(p.velocity[n:], n), 0))
+    dt = jnp.finfo(p.c.dtype).eps ** 0.25 * fastest / jnp.where(p.size > 0, p.size, 1)
+    slips = jnp.where(np.arange(p.c.size) < n, 0, p.velocity)
+    return dt * p.c + slips, dt * p.size, jnp.asarray(False), jnp.zeros_like(p.gap)
 
 
 def _lifts_off(p: Point, mode) -> Bool[Array, " n_contacts"]:

@@ -98,8 +98,13 @@ def test_what_is_held_back_has_no_friction(directions):
     W = np.eye(2 + 2 * directions)
     W[0, 1] = W[1, 0] = 0.01
     c = np.concatenate([[0.0, -1.0], [0.3, 0.2] * directions])
-    for least, closed in ((0.02, [True, True]), (0.005, [False, True])):
-        active, forces, unsolved = _search(W, c, np.full(2, 0.1), least)
+    for least, drive, closed in (
+        (0.02, -1.0, [True, True]),
+        (0.005, -1.0, [False, True]),
+        # Nothing presses it back.
+        (0.02, 0.1, [False, True]),
+    ):
+        active, forces, unsolved = _search(W, c, np.full(2, 0.1), least, drive)
         assert not unsolved.any()
         np.testing.assert_array_equal(active.closed, closed)
         normal, tangential = forces[:2], forces[2:].reshape(directions, 2)
@@ -119,7 +124,9 @@ def test_what_is_held_back_clings(directions):
     c = np.concatenate([[0.0, -1.0], [0.3, 0.2] * directions])
     clings = np.array([True, False])
     for least, held in ((0.02, False), (-jnp.inf, True)):
-        active, forces, unsolved = _search(W, c, np.full(2, 0.1), least, clings, held)
+        active, forces, unsolved = _search(
+            W, c, np.full(2, 0.1), least, -1.0, clings, held
+        )
         assert not unsolved.any() and active.closed.all()
         normal, tangential = forces[:2], forces[2:].reshape(directions, 2)
         pull = -0.01 / (1 - 1e-4)
@@ -283,7 +290,7 @@ def test_posedness_where_feet_are_nearly_on_a_line():
 
 
 @jax.jit
-def _search(W, c, mu, least=-jnp.inf, clings=False, held=False):
+def _search(W, c, mu, least=-jnp.inf, drive=0.0, clings=False, held=False):
     every = jnp.ones(mu.shape, bool)
     guess = Active(every, every, unit(c[mu.size :], mu.size))
     active, unsolved = find_active(
@@ -299,6 +306,7 @@ def _search(W, c, mu, least=-jnp.inf, clings=False, held=False):
         mu,
         exact=0.45,
         least=least,
+        drive=jnp.full_like(c, drive),
         clings=every & clings,
     )
     return active, contact_forces(W, c, active, mu), unsolved

@@ -17,6 +17,7 @@ from .complementarity import (
     friction_limit,
     held_rows,
     posedness,
+    pushed_back,
 )
 from .projections import by_projections
 from .sliding_directions import sliding_directions, strays
@@ -37,8 +38,10 @@ def find_active(
     static_friction: Float[Array, " n"],
     exact: float,
     least: ArrayLike = -jnp.inf,
+    drive: Float[Array, " rows"] | None = None,
     unseen: ArrayLike = 0.0,
     clings: Bool[Array, " n"] | None = None,
+    errors: ArrayLike = 0.0,
     at_rest: bool = False,
 ) -> tuple[Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
@@ -65,11 +68,13 @@ def find_active(
     - `released`: contacts whose force is zero, and about to pull.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
     - `least`: those that open no faster stay closed after all, though they have to pull
-        a little for that, if nothing speaks against it but this. Their direction is
-        zero, and so their friction.
+        a little for that, if nothing speaks against it but this, and they are pressed
+        back: by accelerations without contact, `drive`, and the forces of the others.
+        Their direction is zero, and so their friction.
     - `unseen`: a pull that takes no more than this of a contact's speed is none.
     - `clings`: contacts that stick where they stay closed though they have to pull,
         whatever it takes: it is as little.
+    - `errors`: an acceleration of gaps that is none: all it does is to remove errors.
     - `at_rest`: whether `c` are accelerations of contacts at rest, not velocities. Then
         the guess comes first: nothing has happened to most contacts.
 
@@ -80,14 +85,17 @@ def find_active(
     W, c, guess, friction, static_friction = stop_gradient(
         (W, c, guess, friction, static_friction)
     )
+    drive = stop_gradient(drive)
     n = friction.shape[0]
     clings = jnp.zeros((n,), bool) if clings is None else clings
     static_friction = jnp.where(clings & held, jnp.inf, static_friction)
     tangential, spatial = c.shape[0] - n, in_space(c.shape[0], n)
     when, trusted = int(at_rest), jnp.asarray(False)
+    opened = opening(guess, released, static_friction)
+    first = eqx.tree_at(lambda a: a.closed, guess, guess.closed & ~opened)
     if spatial:
         projected, converged = by_projections(
-            W, c, guess, resting, known, held, friction, static_friction
+            W, c, first, resting, known, held, friction, static_friction
         )
         # The least forces of redundant contacts may leave the cones, although others
         # would not. What moves is the same with all, unless friction depends on them.
@@ -115,13 +123,17 @@ def find_active(
         forces_count = ~(trusted & (i == when))
         little_pull = jnp.maximum(little_force, unseen / jnp.where(own > 0, own, 1))
         pulls = closed & (force[:n] < -little_pull) & forces_count
-        sinks = members & ~closed & (moves[:n] < -little_move)
+        sinks = members & ~closed & (moves[:n] < -(little_move + errors))
+        # Where nothing else has changed, what is released has no acceleration yet.
+        sinks = sinks & ~(opened & ~others_change(first, active, opened))
         pulls = pulls | (released & closed & (attempt == 0)) | ill_posed
         # One that is known to slide may be unable to: then it opens.
         changes = ~known | ill_posed | ~closed
         normal = (pulls | sinks) & changes & ~held
+        none = jnp.zeros_like(normal)
+        pressed = none if drive is None else pushed_back(W, drive, active, solver)[:n]
         if not tangential:
-            return normal, jnp.zeros_like(normal), active.direction, moves, ill_posed
+            return normal, none, active.direction, moves, ill_posed, pressed
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
@@ -138,7 +150,7 @@ def find_active(
         away = of_contacts(slips | pulls, tangential)
         onto = jnp.where(of_contacts(slid, tangential), moves[n:], -force[n:])
         direction = jnp.where(away, unit(onto, n), active.direction)
-        return normal, (slips | stops) & ~known, direction, moves, lost
+        return normal, (slips | stops) & ~known, direction, moves, lost, pressed
 
     def cond(carry):
         i, _, unsolved, *_ = carry
@@ -154,8 +166,8 @@ def find_active(
         number, attempt = divided(i, limit)
         last, tangent_first = slow.any(), (number & 1) == 0
         begins = (number > 0) & (attempt == 0) & ~last
-        opened = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
-        active = where(begins, opened, active)
+        few = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
+        active = where(begins, few, active)
         if spatial:
             active = where(i == when, projected, active)
         tries = (i >= guesses) & ~last
@@ -166,7 +178,7 @@ def find_active(
             active, onward = slipping_directions(W, c, active, free, friction)
         elif spatial:
             active = sliding_directions(W, c, active, free, friction)
-        normal, tangent, direction, moves, lost_here = faults(
+        normal, tangent, direction, moves, lost_here, pressed = faults(
             active, onward, i, attempt
         )
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
@@ -181,9 +193,9 @@ def find_active(
         # The last change of all: those that are slow, which is taken back if it is bad.
         # Not what does not open at all, for the others hold it: it needs no force.
         undone = last & bad.any()
+        found = ~bad.any() & ~last & ~active.closed & pressed
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
-        slowly = members & ~active.closed & opens & (moves[:n] <= least)
-        found = ~bad.any() & ~last & slowly
+        found = found & members & opens & (moves[:n] <= least)
         # It slides without friction, as a force that pulls has none; or it `clings`.
         turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
         direction = jnp.where(turned, direction, active.direction)
@@ -197,13 +209,26 @@ def find_active(
         return i + 1, changed, (bad | found) & ~last, slow | found, lost
 
     none = jnp.zeros_like(members)
-    start = (jnp.asarray(0, jnp.int32), guess, members, none, none)
+    start = (jnp.asarray(0, jnp.int32), first, members, none, none)
     _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
     # With a force that pulls there may be no direction of slip against its friction.
     fails = unsolved | lost
     slick = held & fails.any()
     direction = jnp.where(slick, 0, active.direction)
     return eqx.tree_at(lambda a: a.direction, active, direction), fails & ~held
+
+
+def opening(guess: Active, released, static_friction) -> Bool[Array, " n"]:
+    """Contacts that open where they are released, if what others do then does not close
+    them again. What pushes along its surface without a limit may not have to open."""
+    return released & ~(guess.stick & jnp.isinf(static_friction))
+
+
+def others_change(before: Active, after: Active, opened) -> Bool[Array, ""]:
+    """Does any contact that has not `opened` close, open, stick or slip?"""
+    slips = (before.stick ^ after.stick) & after.closed
+    change = (before.closed ^ after.closed) | slips
+    return (change & ~opened).any()
 
 
 # Multiples of a number are in another order, by their rest.

@@ -52,6 +52,15 @@ def contact_forces_and_solver(
     return forces, (equations[0], inverse, small)
 
 
+def pushed_back(W, c, active: Active, solver) -> Bool[Array, " rows"]:
+    """Which rows accelerate backward, with the forces of contacts that are active?"""
+    # Not refined: only the sign is asked for, of what is well away from zero.
+    _, inverse, _ = solver
+    held = held_rows(active, c.shape[0])
+    moves = c + dot(W, dot(inverse, jnp.where(held, -c, 0)))
+    return moves < -(jnp.finfo(c.dtype).eps ** 0.375) * jnp.max(jnp.abs(c))
+
+
 def posedness(
     W, active: Active, friction, solver, derivative=False
 ) -> Float[Array, " n"]:

@@ -16,7 +16,8 @@ class ContactMode(enum.IntEnum):
     - `STICKING`: closed, and not moving along the surface.
     - `FORWARD`: closed, and sliding with a positive tangential velocity.
     - `BACKWARD`: closed, and sliding with a negative one.
-    - `LIFTING`: free, and departing from its surface.
+    - `LIFTING`: free, and departing from its surface; or held at it by others, without
+        a force of its own.
     - `RISING`: free, with a gap that grows. Only if the system logs apexes.
     - `SLIPPING_FORWARD`, `SLIPPING_BACKWARD`: sliding, and departing from rest.
     - `SLIDING`, `SLIPPING`: what the modes of sliding and slipping are where contacts

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from ..._systems.stabilization import stabilization
 from .._dynamics.dot import dot
-from .complementarity import Active, contact_forces_and_solver
+from .complementarity import Active, contact_forces_and_solver, held_rows
 from .contact_mode import ContactMode
 from .kinematics import Point
 from .sliding_directions import turning
@@ -51,6 +51,15 @@ def drift(system, p: Point):
     n, rate = system.n_contacts, system.stabilization
     normal = 2 * rate * p.velocity[:n] + rate**2 * p.gap
     return jnp.concatenate([normal, rate * p.velocity[n:]])
+
+
+def correcting(system, p: Point, active: Active):
+    """The largest acceleration of what closed contacts hold without a force of its own,
+    as one point of a flat foot, or of a link that lies on the ground: all that it does
+    is to remove the errors of those."""
+    errors = jnp.abs(drift(system, p))
+    held = held_rows(active, errors.shape[0])
+    return 2 * jnp.max(jnp.where(held, errors, 0))
 
 
 def forces_of(system, p: Point, active: Active):

@@ -10,11 +10,10 @@ from .complementarity import (
     Active,
     force_size,
     friction_limit,
-    held_rows,
     posedness,
 )
 from .contact_mode import ContactMode
-from .forces import accelerations, drift, forces_of
+from .forces import accelerations, correcting, forces_of
 from .kinematics import little, Point, slick, stop_speed
 from .slipping_directions import slips_onward
 from .tangential import in_space, norm
@@ -27,9 +26,15 @@ def watched_values(system, p: Point, active: Active, mode):
     moves = accelerations(p, forces)
     # Where exactly a departure ends does not matter, as nothing changes there. So
     # it is not ended by rounding, where it begins.
-    small = little(p)
+    small = little(p) + correcting(system, p, active)
 
-    normal = jnp.where(mode == ContactMode.FREE, p.gap, forces[:n])
+    # So much is rounding: much of it where contacts are redundant, as each has a share
+    # of a force. When all of it is gone, and not before, one by one lifts off.
+    _, inverse, _ = solver
+    eps = jnp.finfo(p.c.dtype).eps
+    rounded = stop_gradient(eps * p.size * jnp.abs(jnp.diagonal(inverse)))
+
+    normal = jnp.where(mode == ContactMode.FREE, p.gap, forces[:n] + rounded[:n])
     normal = jnp.where(mode == ContactMode.LIFTING, moves[:n] + small, normal)
     normal = jnp.where(mode == ContactMode.RISING, p.velocity[:n], normal)
     turns = jnp.where(
@@ -74,17 +79,11 @@ def watched_values(system, p: Point, active: Active, mode):
         ends = jnp.where(active.closed, ends, turns)
         return alone(jnp.concatenate([normal, ends, departs]), solvable)
 
-    # One point of a flat foot may slip by its forces, while the other one holds it: all
-    # that it does is to remove the errors of that one.
-    errors = jnp.abs(drift(system, p))
-    errors = jnp.max(jnp.where(held_rows(active, errors.shape[0]), errors, 0))
-    steady = small + 2 * errors
-
     def tangent(sign, slides, slipping):
         cone = limit - sign * forces[n:] + stop_gradient(rounding)
         g = jnp.where(may_slip, cone, UNWATCHED)
         g = jnp.where(mode == slides, sign * p.velocity[n:], g)
-        g = jnp.where(mode == slipping, sign * moves[n:] + steady, g)
+        g = jnp.where(mode == slipping, sign * moves[n:] + small, g)
         return jnp.where(watched, g, UNWATCHED)
 
     forward = tangent(1, ContactMode.FORWARD, ContactMode.SLIPPING_FORWARD)

@@ -30,7 +30,10 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     stays, held, least = comes_to_rest(system, p, hit, e)
     e = jnp.where(stays | jams, 0, e)
     c = jnp.concatenate([jnp.where(hit, 1 + e, 1) * approach, p.velocity[n:]])
-    closed = is_closed(mode) | hit | _lifts_off(p, mode)
+    closed = is_closed(mode) | hit
+    # One that lifts off in this instant may be pushed back: two of them would be hit in
+    # turn, each while the other one lifts off, forever.
+    closed = closed | ((mode == ContactMode.LIFTING) & is_there(p, closed))
     unseen = jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))
     sought = c, p.speed, held, unseen
     if system.tangents is not None:
@@ -52,6 +55,7 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
         system.static_friction,
         exact=0.45,  # Velocities have the errors of the solver.
         least=least,
+        drive=p.c,
         unseen=unseen,
         clings=mode == ContactMode.STICKING,
     )
@@ -63,13 +67,15 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     # What has no speed has not left: it may follow from the others that it has none.
     after = stop_gradient(c + dot(p.W, impulses))
     slow = jnp.finfo(c.dtype).eps ** 0.75 * p.speed
+    # And what is free, but at the surface, may be held there by what has touched it.
+    rests = is_there(p, closed) & (jnp.abs(after[:n]) <= slow)
     if in_space(c.shape[0], n):
         # Nor has what may be pushed back when slides that are slow now end.
         slides = active.closed & ~active.stick & can_stick & ~bounces
         ends = slides & still(system, eqx.tree_at(lambda p: p.velocity, p, after))
         slow = slow + jnp.sum(jnp.where(ends, norm(after[n:], n), 0))
     none = opens & (after[:n] <= slow)
-    remains = (active.closed | none) & ~bounces
+    remains = (active.closed | none | rests) & ~bounces
     # Those that were held back without friction slide on with it.
     onward = unit(after[n:] if system.tangents is not None else after, n)
     held_back = of_contacts(norm(active.direction, n) == 0, onward.size)
@@ -98,12 +104,22 @@ def _a_moment_later(p: Point, closed):
     return dt * p.c + slips, dt * p.size, jnp.asarray(False), jnp.zeros_like(p.gap)
 
 
-def _lifts_off(p: Point, mode) -> Bool[Array, " n_contacts"]:
-    """Contacts that begin to lift off in this instant, and may be pushed back.
+def is_there(p: Point, closed) -> Bool[Array, " n_contacts"]:
+    """Contacts that are as near to their surfaces as the closed ones, on which they may
+    depend."""
+    return _as_little(p.gap, _near(p), closed)
 
-    Two of them would be hit in turn, each while the other one lifts off, forever.
-    """
-    return (mode == ContactMode.LIFTING) & (jnp.abs(p.gap) <= _near(p))
+
+def rests_there(system, p: Point, closed) -> Bool[Array, " n_contacts"]:
+    """Those that also move as little as the closed ones."""
+    still = jnp.finfo(p.c.dtype).eps ** 0.75 * p.speed
+    still = still + little(p) / (1 + system.stabilization)
+    return is_there(p, closed) & _as_little(p.velocity[: closed.size], still, closed)
+
+
+def _as_little(value, rounding, closed):
+    drift = jnp.max(jnp.where(closed, jnp.abs(value), 0))
+    return jnp.abs(value) <= rounding + _DRIFT * drift
 
 
 def comes_to_rest(
@@ -111,7 +127,7 @@ def comes_to_rest(
 ) -> tuple[Bool[Array, ""], Bool[Array, ""], Float[Array, " n_contacts"]]:
     """Would all contacts that hit leave too slowly, to be pressed back at once? And do
     they come so slowly too, that no other has to open? And the least speed at which
-    each of the others leaves its surface."""
+    each of the others, if it is pressed back, leaves its surface."""
     p, e = stop_gradient((p, e))
     n = hit.shape[0]
     limit = system.rest_speed(p.c[:n], _unseen(p))
@@ -120,7 +136,7 @@ def comes_to_rest(
     stays = pressed & (e < 1) & (e * approach <= limit)
     # What does not bounce need not be pressed: if it has to open, it does by its force.
     slow = (stays | (e == 0)) & (approach <= limit)
-    least = jnp.where(pressed & ~hit, limit, -jnp.inf)
+    least = jnp.where(hit, -jnp.inf, limit)
     return (stays | ~hit).all(), (slow | ~hit).all(), least
 
 
@@ -153,10 +169,7 @@ def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
     depend. The four feet of a rigid table would take turns forever.
     """
     n, closed = hit.shape[0], is_closed(mode)
-    # As far from the surface as the closed ones, on which they depend.
-    drift = jnp.max(jnp.where(closed | hit, jnp.abs(p.gap), 0))
-    near = _near(p) + _DRIFT * drift
-    lands = (mode == ContactMode.FREE) & (jnp.abs(p.gap) <= near)
+    lands = (mode == ContactMode.FREE) & is_there(p, closed | hit)
     lands = (lands & (p.velocity[:n] < 0)) | hit
     return lands & are_redundant(p.W[:n, :n], lands | closed)
 

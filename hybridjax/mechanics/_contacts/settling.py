@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 
 from ..._jax.tracing import stop_gradient
-from .active_contacts import find_active
+from .active_contacts import find_active, opening, others_change
 from .complementarity import Active
 from .contact_mode import ContactMode
-from .forces import accelerations, forces_of, slips, stabilized
+from .forces import accelerations, correcting, forces_of, slips, stabilized
 from .kinematics import little, Point, slick, still
 from .tangential import along, in_space
 
@@ -15,8 +15,8 @@ def settle(
     system, p: Point, mode, guess: Active, known, impact, released, *, drifts: bool
 ):
     """The modes of contacts that are closed in `guess`, by their forces, and those
-    for which there is no solution: the first of them is jammed. Those `released` stick,
-    and are about to pull. Where the state `drifts`, it keeps its errors, and forces
+    for which there is no solution: the first of them is jammed. Those `released` are
+    about to pull. Where the state `drifts`, it keeps its errors, and forces
     that remove them."""
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
@@ -32,6 +32,7 @@ def settle(
     guess = Active(guess.closed, stick, guess.direction)
     # With other forces than the guards see, two feet at one place take turns to slip.
     c = p.c + stabilized(system, p) if drifts else p.c
+    errors = correcting(system, p, guess)
     active, lost = find_active(
         p.W,
         c,
@@ -44,6 +45,7 @@ def settle(
         system.friction,
         system.static_friction,
         exact=0.6,
+        errors=errors,
         at_rest=True,
     )
     moves = accelerations(p, forces_of(system, p, active)[0])
@@ -68,7 +70,11 @@ def settle(
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     rising = jnp.where(p.velocity[:n] > 0, int(up), int(ContactMode.FREE))
     opened = guess.closed & ~active.closed
-    lifts = (opened | (mode == ContactMode.LIFTING)) & (moves[:n] + little(p) > 0)
+    off = moves[:n] + little(p) + errors > 0
+    # One without a force leaves, and no acceleration changes with it.
+    left = opening(guess, released, system.static_friction)
+    off = off | (left.any() & ~others_change(guess, active, left))
+    lifts = (opened | (mode == ContactMode.LIFTING)) & off
     stays = ~opened & (lifts | (mode != ContactMode.LIFTING))
     free = jnp.where(impact | ~stays, rising, mode)
     free = jnp.where(opened & lifts, int(ContactMode.LIFTING), free)

@@ -10,7 +10,7 @@ from .._dynamics.dot import dot
 from .complementarity import Active, are_redundant, friction_limit
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of, is_closed, slides
-from .impact import impact, stopping
+from .impact import impact, rests_there, stopping
 from .kinematics import Point, point
 from .settling import settle
 from .tangential import in_space, norm, of_contacts
@@ -31,11 +31,14 @@ def transition(system, t, x, mode, event, args):
     stops = tangential & slides(before)
     # In space, one that slows down before it slides has not left its rest.
     stops = stops | ((kind == 1) & (before == ContactMode.SLIPPING))
+    active = active_in(system, p, mode)
+    # What others have held at its surface, without a force, and hold no longer.
+    returns = here & (kind == 0) & (mode == ContactMode.LIFTING)
+    returns = returns & rests_there(system, p, active.closed)
     # An impact without a collision.
     jams = (kind == 3) & is_closed(before)
     hits = touches | jams
 
-    active = active_in(system, p, mode)
     rate, before_impact = p.velocity, v
     hit = here & hits
     q, v, struck, unsolved = impact(system, p, t, q, v, mode, hit, jams, args)
@@ -48,11 +51,8 @@ def transition(system, t, x, mode, event, args):
         # the contact slides to the other.
         away = jnp.where(kind == 1, -1, 1).astype(q.dtype)
         direction = jnp.where(leave, away, direction)
-    # What pushes along the surface without a limit may be what keeps it from sinking.
-    released = here & lifts & active.stick & jnp.isinf(system.static_friction)
-    opens = here & lifts & ~released
     guess = Active(
-        closed=active.closed & ~opens,
+        closed=active.closed | returns,
         stick=(active.stick | (here & stops)) & ~leave,
         direction=direction,
     )
@@ -60,15 +60,14 @@ def transition(system, t, x, mode, event, args):
     # With what has been computed where it was before: it has hardly moved.
     after = point(*stop_gradient((system, t, x[0], v, args)))
     settled, lost = settle(
-        system, after, mode, guess, leave, hits, released, drifts=not spatial
+        system, after, mode, guess, leave, hits, here & lifts, drifts=not spatial
     )
-    settled = jnp.where(opens, int(ContactMode.LIFTING), settled)
 
     # The end of a departure, or an apex, changes only what is watched.
     up = ContactMode.RISING if system.apex else ContactMode.FREE
     successor = jnp.asarray(_successors(int(up)), mode.dtype)[before]
     watch_on = jnp.where(here, successor, mode)
-    changes = hits | lifts | leaves_cone | stops
+    changes = hits | lifts | leaves_cone | stops | returns.any()
     if spatial:
         # A slide ends at a small speed, and not at none. What begins to lift off has no
         # speed yet: it must not be pushed into its surface.

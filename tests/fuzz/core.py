@@ -45,7 +45,8 @@ class Family(NamedTuple):
     state: tuple[tuple[int, int], ...]
     cells: int = 128
     max_events: int = 24
-    # Of how many events times are compared, and whether their guards are.
+    # Of how many events times are compared (of none, where those of the library are not
+    # those of the reference), and whether their guards are.
     n_times: int = 6
     guards: bool = True
     # The solver's steps have no truncation error.
@@ -453,7 +454,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
     eps = float(np.finfo(setting.dtype).eps)
     # Nearer than this, the library takes events for simultaneous.
     corner = 4 * eps**0.625 * (1 + z[:, 1]) + 64 * eps * np.abs(z[:, 0])
-    times = value[:, -family.n_times :]
+    n_states = value.shape[1] - family.n_times
+    times = value[:, n_states:]
 
     saved = saved_times(setting, z)
 
@@ -486,7 +488,7 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         second = np.where(same[:, None], np.maximum(second, change), second)
     size_j = 1 + condition + second
     along = np.max(np.abs(v) / scale, axis=1)
-    in_time = 1 + np.max(condition[:, -family.n_times :], axis=1)
+    in_time = 1 + np.max(condition[:, n_states:], axis=1, initial=0)
     # Steps that land on an event may be off by the square root of rounding: until then
     # either order is as good.
     delta = corner + eps**0.5 * (1 + z[:, 1]) + 10 * tau * in_time
@@ -632,9 +634,8 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
             for ratio in ratios:
                 ratio[i] = np.fmin(ratio[i], best)
         # Of the states: what is in the log may differ.
-        states = slice(0, -family.n_times)
         apart = np.ptp(values, axis=0) - 2 * (tol_value[near] + more_value)
-        apart = np.max(apart[:, states], axis=1)
+        apart = np.max(apart[:, :n_states], axis=1)
         clear = np.all(clear, axis=0)
         # A path that jumps has no derivative, also if what comes later makes up for it:
         # two neurons that are reset together by a third.
@@ -657,7 +658,7 @@ def judge(family: Family, setting: Setting, batch: Batch, rng) -> Found:
         ratios[0] = np.fmax(ratios[0], np.where(np.isnan(bad), np.inf, bad))
 
     finite = np.isfinite(pushed)
-    finite[comes_and_goes, -family.n_times :] = True
+    finite[comes_and_goes, n_states:] = True
     derivative = np.all(finite, axis=1)
     derivative &= np.all(np.isfinite(pulled), axis=1)
     ok = extra["ok"]

@@ -6,6 +6,7 @@ from .belt import BELT
 from .billiards import BILLIARDS
 from .converter import CONVERTER
 from .paddle import PADDLE
+from .planks import PLANKS
 from .points import POINTS
 from .pucks import PUCKS
 from .rods import BARS, RODS
@@ -30,5 +31,6 @@ FAMILIES = {
         PUCKS,
         BARS,
         RODS,
+        PLANKS,
     )
 }

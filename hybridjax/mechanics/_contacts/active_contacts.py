@@ -136,7 +136,10 @@ def find_active(
             return normal, none, active.direction, moves, ill_posed, pressed
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
-        slips = closed & active.stick & (norm(force[n:], n) > cone) & forces_count
+        slips = closed & active.stick & (norm(force[n:], n) > cone)
+        # Without a load it has no friction, and others hold it, or it would sink.
+        normal = normal | (slips & (press <= little_force) & changes & ~held)
+        slips = slips & forces_count
         # Not all can stick where they contradict each other by more than errors: a
         # mechanism at a dead centre, that moves on.
         moved = jnp.where(closed & active.stick & ~known, norm(moves[n:], n), 0)

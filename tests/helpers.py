@@ -7,6 +7,7 @@ import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hybridjax.mechanics import MechanicalSystem
 from scipy.optimize import brentq
 
 
@@ -86,6 +87,23 @@ def on_end(tilt, speed, rate):
 #
 # Guards
 #
+
+
+def plank_on_feet(at, inertia, gravity, load, **options):
+    """Of mass 1, on feet in a line, `at` these places, with its weight at
+    `load(t, args)`: a `MechanicalSystem` of its height and its angle, both small."""
+
+    def effort(t, q, v, args):
+        place = load(t, args)
+        return -gravity * jnp.stack([jnp.ones_like(place), place])
+
+    return MechanicalSystem(
+        lambda q, args: jnp.stack([jnp.ones_like(inertia), inertia]),
+        effort,
+        lambda q, args: q[0] + at * q[1],
+        len(at),
+        **options,
+    )
 
 
 def first_root(fn, begin, end, resolution):

@@ -7,19 +7,14 @@ import numpy as np
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from scipy.integrate import trapezoid
 
+from ..helpers import plank_on_feet
+
 
 _F, _g, _inertia, _t1 = ContactMode.FORWARD, 9.81, 0.4, 4.0
 
 
 def _plank(load):
-    """Of mass 1, on three feet in a line, with the load at `load(t, args)`."""
-    at = np.array([-1.0, 0.0, 1.0])
-    return MechanicalSystem(
-        lambda q, args: jnp.array([1.0, _inertia]),
-        lambda t, q, v, args: -_g * jnp.stack([jnp.ones_like(t), load(t, args)]),
-        lambda q, args: q[0] + at * q[1],
-        3,
-    )
+    return plank_on_feet(np.array([-1.0, 0.0, 1.0]), _inertia, _g, load)
 
 
 def test_a_foot_of_three_has_no_load():

@@ -196,9 +196,9 @@ def find_active(
         # The last change of all: those that are slow, which is taken back if it is bad.
         # Not what does not open at all, for the others hold it: it needs no force.
         undone = last & bad.any()
-        found = ~bad.any() & ~last & ~active.closed & pressed
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
-        found = found & members & opens & (moves[:n] <= least)
+        slowly = members & ~active.closed & opens & (moves[:n] <= least) & pressed
+        found = ~bad.any() & ~last & slowly
         # It slides without friction, as a force that pulls has none; or it `clings`.
         turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
         direction = jnp.where(turned, direction, active.direction)

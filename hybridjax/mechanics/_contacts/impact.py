@@ -107,7 +107,8 @@ def _a_moment_later(p: Point, closed):
 def is_there(p: Point, closed) -> Bool[Array, " n_contacts"]:
     """Contacts that are as near to their surfaces as the closed ones, on which they may
     depend."""
-    return _as_little(p.gap, _near(p), closed)
+    rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
+    return _as_little(p.gap, rounding, closed)
 
 
 def rests_there(system, p: Point, closed) -> Bool[Array, " n_contacts"]:
@@ -174,10 +175,6 @@ def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:
     return lands & are_redundant(p.W[:n, :n], lands | closed)
 
 
-def _near(p: Point):
-    """How far from its surface a contact may be that is there, up to rounding."""
-    return jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
-
-
-# Of redundant contacts, how far one may be from its surface: in relation to others.
+# How far one may be from its surface, on which others rest, and how fast it may be: in
+# relation to what these are off by.
 _DRIFT = 8

@@ -16,8 +16,8 @@ def settle(
 ):
     """The modes of contacts that are closed in `guess`, by their forces, and those
     for which there is no solution: the first of them is jammed. Those `released` are
-    about to pull. Where the state `drifts`, it keeps its errors, and forces
-    that remove them."""
+    about to pull. Where the state `drifts`, it keeps its errors, and forces that remove
+    them."""
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
     n = system.n_contacts

@@ -6,8 +6,9 @@ moves: the reference has no such events.
 
 import jax.numpy as jnp
 import numpy as np
-from hybridjax.mechanics import ContactMode, MechanicalSystem
+from hybridjax.mechanics import ContactMode
 
+from ...helpers import plank_on_feet
 from ..core import DURATION, Family, Parameter, START
 from ..reference import UNWATCHED
 
@@ -16,17 +17,8 @@ def _build(p):
     half, middle, inertia, g = p[2:6]
     at = half * jnp.stack([-1 + 0 * middle, middle, 1 + 0 * middle])
 
-    def effort(t, q, v, args):
-        load = jnp.polyval(p[6:9], t - p[0])
-        return -g * jnp.stack([jnp.ones_like(load), load])
-
-    plank = MechanicalSystem(
-        lambda q, args: jnp.stack([jnp.ones_like(inertia), inertia]),
-        effort,
-        lambda q, args: q[0] + at * q[1],
-        3,
-        stabilization=p[9],
-    )
+    load = lambda t, args: jnp.polyval(p[6:9], t - p[0])
+    plank = plank_on_feet(at, inertia, g, load, stabilization=p[9])
     return plank, (jnp.zeros_like(p[:2]),) * 2, jnp.full(3, int(ContactMode.FORWARD))
 
 

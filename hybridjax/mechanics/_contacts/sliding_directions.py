@@ -25,7 +25,7 @@ from ..._jax.division import divided
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
-from .._dynamics.least_solve import least_solve, solve
+from .._dynamics.least_solve import least_solve_and_inverse, solve_and_inverse
 from .complementarity import Active, contact_equations
 from .tangential import across, along, in_space, norm, of_contacts, unit
 
@@ -48,7 +48,7 @@ def sliding_directions(W, c, active: Active, free, friction) -> Active:
         i, u, kappa, _ = carry
         kappa = jnp.where(_projects(i), 0, kappa)
         active = Active(closed, stick, u)
-        z, forces, _ = aims(W, c, active, friction, kappa)
+        z, forces, *_ = aims(W, c, active, friction, kappa)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         # Where contacts pull, there may be several solutions. Without their terms the
         # search is less apt to jump from one to another.
@@ -115,7 +115,7 @@ def _turning_jvp(give, primals, tangents):
         def aim(kappa, W, c, friction, u):
             return aims(W, c, Active(closed, stick, u), friction, kappa, give)
 
-        z, forces, _ = aim(jnp.zeros_like(friction), W, c, friction, u)
+        z, forces, *_ = aim(jnp.zeros_like(friction), W, c, friction, u)
         # How a step of Newton's method depends on the directions that it finds is of
         # second order.
         newton = functools.partial(aim, stiffness(forces, z, friction, free))
@@ -138,19 +138,19 @@ def own(W, n: int):
 
 
 def aims(W, c, active: Active, friction, kappa, give=None):
-    """The vectors `z`, the forces, and all accelerations. Where held contacts `give`
-    way, they are accelerated against their forces, by these times their weights times
-    that.
+    """The vectors `z`, the forces, and all accelerations; and the inverse by which
+    forces are found, a constant. Where held contacts `give` way, they are accelerated
+    against their forces, by these times their weights times that.
     """
     n = friction.shape[0]
     matrix, b, weights, *others = _equations(W, c, active, friction, kappa)
     if give is None:
-        forces = least_solve(matrix, b, weights, *others)
+        forces, (inverse, _) = least_solve_and_inverse(matrix, b, weights, *others)
     else:
         yielding = give * weights[:, None] * np.eye(3 * n, dtype=c.dtype)
-        forces = solve(matrix + yielding, b, others[0])
+        forces, inverse = solve_and_inverse(matrix + yielding, b, others[0])
     moves = c + dot(W, forces)
-    return moves[n:] / own(W, n) - forces[n:], forces, moves
+    return moves[n:] / own(W, n) - forces[n:], forces, moves, inverse
 
 
 def stiffness(forces, z, friction, free):

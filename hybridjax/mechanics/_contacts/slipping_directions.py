@@ -36,12 +36,12 @@ def slipping_directions(
         i, u, kappa, *_ = carry
         # At first, where the forces push that it would take to stick.
         active = Active(closed, stick | (free & (i == 0)), u)
-        z, forces, moves = aims(W, c, active, friction, kappa, little)
+        z, forces, moves, inverse = aims(W, c, active, friction, kappa, little)
         # A slip against its direction is taken for none. So the equations stay regular,
         # and such a root repels, unless it is that of a slip which ends.
         onward = along(u, moves[n:], n)
         z = z - of_contacts(jnp.minimum(onward, 0), 2 * n) / own(W, n) * u
-        onward = onward + _slack(W, c, active, friction, forces)
+        onward = onward + _slack(W, c, active, friction, forces, inverse)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         kappa = jnp.maximum(stiffness(forces, z, friction, free), 0)
         return i + 1, new, kappa, onward, largest(norm(new - u, n))
@@ -67,17 +67,26 @@ def slips_onward(W, c, active: Active, friction):
     not for those whose friction, if they gave way too, would be less than half of it.
     """
     n, little = friction.shape[0], give(c.dtype)
-    _, forces, moves = aims(W, c, active, friction, jnp.zeros_like(friction), little)
+    kappa = jnp.zeros_like(friction)
+    _, forces, moves, inverse = aims(W, c, active, friction, kappa, little)
     onward = along(active.direction, moves[n:], n)
-    return onward + _slack(W, c, active, friction, forces)
+    return onward + _slack(W, c, active, friction, forces, inverse)
 
 
-def _slack(W, c, active: Active, friction, forces):
+def _slack(W, c, active: Active, friction, forces, inverse):
     """How far the acceleration of a slip that ends is from zero."""
     n, little = friction.shape[0], give(c.dtype)
-    spring = little * weights_of(W, n)[n : 2 * n] * friction * forces[:n]
-    held = jnp.any(active.closed & active.stick)
-    return jnp.where(held, -spring / 2, 10 * little * largest(jnp.abs(c)))
+    yielding = little * weights_of(W, n)[n : 2 * n]
+    # What is held moves by its force no more than it would give way. What is not held,
+    # beside others that stick, would not stick where these give way a little.
+    x, y = active.direction[:n, None], active.direction[n:, None]
+    rows = lambda a: x * a[n : 2 * n] + y * a[2 * n :]
+    mobility = jnp.maximum(jnp.sum(rows(W) * rows(inverse.T), axis=1), 0)
+    held = jnp.where(yielding > 0, yielding / (yielding + mobility), 0)
+    held = jnp.where(jnp.any(active.closed & active.stick), held, 0)
+    spring = yielding * friction * forces[:n]
+    free = 10 * little * largest(jnp.abs(c)) + spring
+    return free - held * (free + spring / 2)
 
 
 # Where several are held, each for another reason, it takes twenty or thirty.

@@ -10,11 +10,17 @@ from .elimination import inverse
 
 
 def solve(matrix, b, active=None):
-    """The solution of `matrix @ x = b`, for a regular matrix. Inverses have errors that
-    grow with its condition, and one refinement takes them out. All rows but those that
-    are `active` must be rows of the identity, where `b` is zero."""
+    """What `solve_and_inverse` says, without the inverse."""
+    return solve_and_inverse(matrix, b, active)[0]
+
+
+def solve_and_inverse(matrix, b, active=None):
+    """The solution of `matrix @ x = b`, for a regular matrix; and the inverse, taken
+    for a constant. This has errors that grow with its condition, and one refinement
+    takes them out. All rows but those that are `active` must be rows of the identity,
+    where `b` is zero."""
     by_factor = lax.stop_gradient(inverse(lax.stop_gradient(matrix), active))
-    return _refined(1, True, matrix, by_factor, b, None)
+    return _refined(1, True, matrix, by_factor, b, None), by_factor
 
 
 def least_solve(matrix, b, weights, active=None, agree=True):

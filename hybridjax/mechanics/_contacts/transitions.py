@@ -13,7 +13,7 @@ from .forces import active_in, forces_of, is_closed, slides
 from .impact import impact, rests_there, stopping
 from .kinematics import Point, point
 from .settling import settle
-from .tangential import in_space, norm, of_contacts
+from .tangential import in_space, norm, of_contacts, unit
 
 
 def transition(system, t, x, mode, event, args):
@@ -28,9 +28,9 @@ def transition(system, t, x, mode, event, args):
     touches = (kind == 0) & (before == ContactMode.FREE)
     lifts = (kind == 0) & is_closed(before)
     leaves_cone = tangential & (before == ContactMode.STICKING)
-    stops = tangential & slides(before)
     # In space, one that slows down before it slides has not left its rest.
-    stops = stops | ((kind == 1) & (before == ContactMode.SLIPPING))
+    slows_down = (kind == 1) & (before == ContactMode.SLIPPING)
+    stops = (tangential & slides(before)) | slows_down
     active = active_in(system, p, mode)
     # What others have held at its surface, without a force, and hold no longer.
     returns = here & (kind == 0) & (mode == ContactMode.LIFTING)
@@ -57,8 +57,17 @@ def transition(system, t, x, mode, event, args):
         direction=direction,
     )
     guess = where(hits, struck, guess)
+    v_after = v
+    if spatial:
+        # A slide ends at a small speed, and not at none.
+        v_after = v + jnp.where(stops, stopping(system, p, guess), 0)
     # With what has been computed where it was before: it has hardly moved.
-    after = point(*stop_gradient((system, t, x[0], v, args)))
+    after = point(*stop_gradient((system, t, x[0], v_after, args)))
+    if spatial:
+        # Others that are as slow slide in other directions then.
+        turned = stops & of_contacts((mode == ContactMode.SLIDING) & ~here, 2 * n)
+        onward = jnp.where(turned, unit(after.velocity[n:], n), guess.direction)
+        guess = eqx.tree_at(lambda a: a.direction, guess, onward)
     settled, lost = settle(
         system, after, mode, guess, leave, hits, here & lifts, drifts=not spatial
     )
@@ -69,9 +78,9 @@ def transition(system, t, x, mode, event, args):
     watch_on = jnp.where(here, successor, mode)
     changes = hits | lifts | leaves_cone | stops | returns.any()
     if spatial:
-        # A slide ends at a small speed, and not at none. What begins to lift off has no
-        # speed yet: it must not be pushed into its surface.
-        sticks = settled == ContactMode.STICKING
+        # What begins to lift off has no speed yet: it must not be pushed into its
+        # surface. What cannot stop goes on with its speed; but not if it had just begun.
+        sticks = (settled == ContactMode.STICKING) | (here & slows_down)
         held = Active(guess.closed, sticks, direction)
         slow = eqx.tree_at(
             lambda p: p.velocity, p, rate + dot(p.jacobian, v - before_impact)

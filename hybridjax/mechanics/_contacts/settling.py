@@ -32,7 +32,10 @@ def settle(
     guess = Active(guess.closed, stick, guess.direction)
     # With other forces than the guards see, two feet at one place take turns to slip.
     c = p.c + stabilized(system, p) if drifts else p.c
-    errors = correcting(system, p, guess)
+    # As the guards see them: without those of what was held without a force until now.
+    returned = guess.closed & (mode == ContactMode.LIFTING) & ~impact
+    held = Active(guess.closed & ~returned, guess.stick, guess.direction)
+    errors = correcting(system, p, held)
     active, lost = find_active(
         p.W,
         c,
@@ -74,7 +77,7 @@ def settle(
     # One without a force leaves, and no acceleration changes with it.
     left = opening(guess, released, system.static_friction)
     off = off | (left.any() & ~others_change(guess, active, left))
-    lifts = (opened | (mode == ContactMode.LIFTING)) & off
+    lifts = (opened | (mode == ContactMode.LIFTING)) & off & ~returned
     stays = ~opened & (lifts | (mode != ContactMode.LIFTING))
     free = jnp.where(impact | ~stays, rising, mode)
     free = jnp.where(opened & lifts, int(ContactMode.LIFTING), free)

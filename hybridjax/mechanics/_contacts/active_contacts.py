@@ -68,9 +68,10 @@ def find_active(
     - `released`: contacts whose force is zero, and about to pull.
     - `exact`: the share of the digits, of forces and accelerations, that is relied on.
     - `least`: those that open no faster stay closed after all, though they have to pull
-        a little for that, if nothing speaks against it but this, and they are pressed
-        back: by accelerations without contact, `drive`, and the forces of the others.
-        Their direction is zero, and so their friction.
+        a little for that, if nothing speaks against it but this, and that others pull
+        as little for it; and they are pressed back: by accelerations without contact,
+        `drive`, and the forces of the others. Their direction is zero, and so their
+        friction.
     - `unseen`: a pull that takes no more than this of a contact's speed is none.
     - `clings`: contacts that stick where they stay closed though they have to pull,
         whatever it takes: it is as little.
@@ -105,6 +106,9 @@ def find_active(
     members, own = guess.closed, jnp.diagonal(W)[:n]
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not spatial else 2 * many + 4
+    # At rest what has left its cone, or lifts off, is watched; and others hold it. So it
+    # sticks only if nothing else is found.
+    trust = limit if at_rest else when
     guesses = _ATTEMPTS * limit
     choices = _Choices.of(guess, resting, members & ~known)
 
@@ -120,7 +124,7 @@ def find_active(
         little_force = tol * force_size(W, size, force)
         little_move = tol * size
         closed = active.closed
-        forces_count = ~(trusted & (i == when))
+        forces_count = ~(trusted & (i == trust))
         little_pull = jnp.maximum(little_force, unseen / jnp.where(own > 0, own, 1))
         pulls = closed & (force[:n] < -little_pull) & forces_count
         sinks = members & ~closed & (moves[:n] < -(little_move + errors))
@@ -132,13 +136,16 @@ def find_active(
         normal = (pulls | sinks) & changes & ~held
         none = jnp.zeros_like(normal)
         pressed = none if drive is None else pushed_back(W, drive, active, solver)[:n]
+        # What pulls no harder than what is slow, where this is closed.
+        weak = closed & (own * force[:n] >= -least)
         if not tangential:
-            return normal, none, active.direction, moves, ill_posed, pressed
+            return normal, none, active.direction, moves, ill_posed, pressed, weak
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
         cone = friction_limit(static_friction, press) + little_force
         slips = closed & active.stick & (norm(force[n:], n) > cone)
         # Without a load it has no friction, and others hold it, or it would sink.
-        normal = normal | (slips & (press <= little_force) & changes & ~held)
+        idle = slips | (closed & ~active.stick & resting) if spatial else slips
+        normal = normal | (idle & (press <= little_force) & changes & ~held)
         slips = slips & forces_count
         # Not all can stick where they contradict each other by more than errors: a
         # mechanism at a dead centre, that moves on.
@@ -153,14 +160,15 @@ def find_active(
         away = of_contacts(slips | pulls, tangential)
         onto = jnp.where(of_contacts(slid, tangential), moves[n:], -force[n:])
         direction = jnp.where(away, unit(onto, n), active.direction)
-        return normal, (slips | stops) & ~known, direction, moves, lost, pressed
+        slips = (slips | stops) & ~known
+        return normal, slips, direction, moves, lost, pressed, weak
 
     def cond(carry):
-        i, _, unsolved, *_ = carry
+        i, _, _, unsolved, *_ = carry
         return (i < guesses + choices.count) & unsolved.any()
 
     def body(carry):
-        i, active, _, slow, lost = carry
+        i, active, before, _, slow, lost = carry
         # Those that pull may only do so because others stick that cannot. So those that
         # are wrong along their tangent come first; in every other attempt they do not.
         # Changes may go round in circles. So attempts after the first one take contacts
@@ -172,16 +180,15 @@ def find_active(
         few = eqx.tree_at(lambda a: a.closed, guess, members & (known | held))
         active = where(begins, few, active)
         if spatial:
-            active = where(i == when, projected, active)
+            active = where((i == when) | (i == trust), projected, active)
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
-        before = active.direction
         onward, free = None, resting | known
         if spatial and at_rest:
             active, onward = slipping_directions(W, c, active, free, friction)
         elif spatial:
             active = sliding_directions(W, c, active, free, friction)
-        normal, tangent, direction, moves, lost_here, pressed = faults(
+        normal, tangent, direction, moves, lost_here, pressed, weak = faults(
             active, onward, i, attempt
         )
         bad = (normal & ~slow) | (tangent & ~(slow & clings))
@@ -193,27 +200,29 @@ def find_active(
         turn = one & tangent
         flip = one & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
-        # The last change of all: those that are slow, which is taken back if it is bad.
+        # The last change of all: those that are slow, and others that pull as little for
+        # it. It is taken back if anything else is bad.
         # Not what does not open at all, for the others hold it: it needs no force.
-        undone = last & bad.any()
+        undone = last & (bad & ~(normal & weak)).any()
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
         slowly = members & ~active.closed & opens & (moves[:n] <= least) & pressed
-        found = ~bad.any() & ~last & slowly
+        found = (~bad.any() & ~last & slowly) | (bad & last & ~undone)
         # It slides without friction, as a force that pulls has none; or it `clings`.
         turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
         direction = jnp.where(turned, direction, active.direction)
         direction = jnp.where(slowed, 0, direction)
         changed = Active(
-            closed=((active.closed ^ flip) | found) & ~(slow & undone),
+            closed=(active.closed ^ flip) | found,
             stick=jnp.where(found, clings, active.stick ^ turn),
-            direction=jnp.where(undone, before, direction),
+            direction=direction,
         )
-        lost = jnp.where(undone, lost, lost_here)
-        return i + 1, changed, (bad | found) & ~last, slow | found, lost
+        lost = jnp.where(last & bad.any(), lost, lost_here)
+        changed, before = where(undone, before, changed), where(last, before, active)
+        return i + 1, changed, before, (bad & ~last) | found, slow | found, lost
 
     none = jnp.zeros_like(members)
-    start = (jnp.asarray(0, jnp.int32), first, members, none, none)
-    _, active, unsolved, _, lost = lax.while_loop(cond, body, start)
+    start = (jnp.asarray(0, jnp.int32), first, first, members, none, none)
+    _, active, _, unsolved, _, lost = lax.while_loop(cond, body, start)
     # With a force that pulls there may be no direction of slip against its friction.
     fails = unsolved | lost
     slick = held & fails.any()

@@ -33,7 +33,10 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     closed = is_closed(mode) | hit
     # One that lifts off in this instant may be pushed back: two of them would be hit in
     # turn, each while the other one lifts off, forever.
-    closed = closed | ((mode == ContactMode.LIFTING) & is_there(p, closed))
+    there = is_there(p, closed)
+    closed = closed | ((mode == ContactMode.LIFTING) & there)
+    # So may one that has just opened, and has no height that is seen.
+    closed = closed | ((mode == ContactMode.FREE) & there & _as_slow(approach, least))
     unseen = jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))
     sought = c, p.speed, held, unseen
     if system.tangents is not None:
@@ -109,6 +112,10 @@ def is_there(p: Point, closed) -> Bool[Array, " n_contacts"]:
     depend."""
     rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
     return _as_little(p.gap, rounding, closed)
+
+
+def _as_slow(velocity, least) -> Bool[Array, " n_contacts"]:
+    return (velocity >= 0) & (velocity <= least)
 
 
 def rests_there(system, p: Point, closed) -> Bool[Array, " n_contacts"]:

@@ -106,7 +106,7 @@ def find_active(
     members, own = guess.closed, jnp.diagonal(W)[:n]
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not spatial else 2 * many + 4
-    # At rest what has left its cone, or lifts off, is watched; and others hold it. So it
+    # At rest, what leaves its cone or lifts off is watched, and others hold it. So it
     # sticks only if nothing else is found.
     trust = limit if at_rest else when
     guesses = _ATTEMPTS * limit
@@ -137,7 +137,7 @@ def find_active(
         none = jnp.zeros_like(normal)
         pressed = none if drive is None else pushed_back(W, drive, active, solver)[:n]
         # What pulls no harder than what is slow, where this is closed.
-        weak = closed & (own * force[:n] >= -least)
+        weak = closed & (own * force[:n] >= -jnp.asarray(least))
         if not tangential:
             return normal, none, active.direction, moves, ill_posed, pressed, weak
         press = jnp.where(held, jnp.abs(force[:n]), force[:n])
@@ -200,8 +200,8 @@ def find_active(
         turn = one & tangent
         flip = one & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
-        # The last change of all: those that are slow, and others that pull as little for
-        # it. It is taken back if anything else is bad.
+        # The last change of all: those that are slow, and others that pull as little
+        # for it. It is taken back if anything else is bad.
         # Not what does not open at all, for the others hold it: it needs no force.
         undone = last & (bad & ~(normal & weak)).any()
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size

@@ -79,7 +79,7 @@ def transition(system, t, x, mode, event, args):
     changes = hits | lifts | leaves_cone | stops | returns.any()
     if spatial:
         # What begins to lift off has no speed yet: it must not be pushed into its
-        # surface. What cannot stop goes on with its speed; but not if it had just begun.
+        # surface. What cannot stop keeps its speed; but not if it had just begun.
         sticks = (settled == ContactMode.STICKING) | (here & slows_down)
         held = Active(guess.closed, sticks, direction)
         slow = eqx.tree_at(

@@ -116,6 +116,27 @@ def test_what_is_held_back_has_no_friction(directions):
 
 
 @pytest.mark.parametrize("directions", [1, 2])
+def test_others_pull_as_little_for_what_is_held_back(directions):
+    # A third one is closed, and would open a little, where the first one is held back.
+    c = np.concatenate([[0.0, -1.0, -0.001], np.zeros(3 * directions)])
+    for coupling, least, closed in (
+        (0.5, 0.02, [True, True, True]),
+        (0.5, 0.005, [False, True, True]),
+        # It would have to pull harder than that.
+        (0.9, 0.02, [False, True, True]),
+    ):
+        W = np.eye(3 + 3 * directions)
+        W[0, 1] = W[1, 0] = 0.01
+        W[0, 2] = W[2, 0] = -coupling
+        active, forces, unsolved = _search(W, c, np.full(3, 0.1), least, -1.0)
+        assert not unsolved.any()
+        np.testing.assert_array_equal(active.closed, closed)
+        some = np.flatnonzero(closed)
+        expected = np.linalg.solve(W[np.ix_(some, some)], -c[some])
+        np.testing.assert_allclose(forces[some], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
 def test_what_is_held_back_clings(directions):
     # The same, but the first one stuck before, and is not to begin to slip for that;
     # nor is it where all are held.

@@ -406,6 +406,34 @@ def test_slows_down_before_it_slides():
         assert np.max(np.abs(v)) < 1e-15 and np.max(np.abs(q - x[0])) < 1e-15
 
 
+def test_slows_down_beside_a_foot_that_sticks():
+    # It turns about that foot, if its pull can turn it: then it has not stopped.
+    points, slips = [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], int(ContactMode.SLIPPING)
+    body = body_on_plane(points, friction=[0.9, 0.3], rest_speed=1e-2)
+    mode = jnp.array([int(ContactMode.STICKING), slips])
+    turning = jnp.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0])
+
+    @jax.jit
+    def watched(share, speed):
+        pull = share * 0.3 * _g / 2 * turning
+        pulled = lambda *at: body.effort(*at) + pull
+        pulled = eqx.tree_at(lambda b: b.effort, body, pulled)
+        x = jnp.array([0.0, 0.0, 0.0, *_upright]), speed * turning
+        before = pulled.guards(jnp.ones(()), x, mode, None)
+        (_, v), after = pulled.jump(jnp.ones(()), x, mode, 3, None)
+        still = jnp.zeros(7).at[3].set(1), v
+        return before[3], v, after, pulled.guards(jnp.ones(()), still, after, None)[3]
+
+    for speed in (0.0, 1e-3):
+        for over in (1e-8, 1e-7, 1e-6, 1e-4):
+            before, v, after, then = watched(1 + over, speed)
+            assert before > 0 and then > 0 and after[1] == slips
+            before, v, after, then = watched(1 - over, speed)
+            assert then > 0 and after[1] == ContactMode.STICKING
+            assert jnp.max(jnp.abs(v)) < 1e-15
+    assert watched(1 - 1e-3, 0.0)[0] < -1e-3
+
+
 #
 # Several contacts
 #
@@ -418,6 +446,55 @@ def _on_feet(points, inertia, friction, x0, t1):
     body = body_on_plane(points, inertia=inertia, friction=friction)
     sol = hj.simulate(body, 0.0, t1, x0, max_events=128, throw=False)
     return sol.x1, sol.mode1, sol.result, sol.events
+
+
+def test_after_the_end_of_a_slide():
+    # A foot stops, while the others are nearly as slow, and slide in other directions
+    # for it. Whatever follows: none of them is where it is not watched any more.
+    eps, many, rng = 1e-2, 100, np.random.default_rng(0)
+
+    @jax.jit
+    @jax.vmap
+    def after(points, friction, v, mode):
+        body = body_on_plane(
+            points,
+            inertia=[0.05, 0.07, 0.1],
+            friction=friction,
+            rest_speed=eps,
+            slope=0.1,
+        )
+        q = jnp.array([0.0, 0.0, 0.2, *_upright])
+        stop = jnp.asarray(4)
+        (q, v), mode = body.jump(jnp.zeros(()), (q, v), mode, stop, None)
+        return v, mode, body.guards(jnp.zeros(()), (q, v), mode, None)
+
+    angles = (np.arange(4) + rng.uniform(-0.3, 0.3, (many, 4))) * np.pi / 2
+    arms = rng.uniform(0.2, 0.45, (many, 4, 1)) * np.stack(
+        [np.cos(angles), np.sin(angles)], axis=2
+    )
+    points = np.concatenate([arms, np.full((many, 4, 1), -0.2)], axis=2)
+    friction = rng.uniform(0.1, 0.5, (many, 4))
+    # It turns about a point near the first foot, which has the speed of the end.
+    turn = eps * rng.uniform(2, 20, many) * rng.choice([-1, 1], many)
+    way = rng.uniform(0, 2 * np.pi, many)
+    v = np.zeros((many, 6))
+    v[:, 0] = eps * np.cos(way) + turn * arms[:, 0, 1]
+    v[:, 1] = eps * np.sin(way) - turn * arms[:, 0, 0]
+    v[:, 5] = turn
+
+    slides, slips = int(ContactMode.SLIDING), int(ContactMode.SLIPPING)
+    mode = jnp.full((many, 4), slides)
+    v1, mode1, guards = after(points, friction, v, mode)
+    # (One that friction cannot hold goes on as it does, and may stop right after.)
+    stops = mode1[:, 0] != slips
+    assert 0.2 < jnp.mean(stops) < 0.8 and jnp.all(guards[stops] > -1e-9)
+
+    # Or it had just begun: then it is at rest.
+    v1, mode1, guards = after(points, friction, v, mode.at[:, 0].set(slips))
+    assert jnp.all(guards > -1e-9)
+    np.testing.assert_allclose(
+        v1[:, :2] + v1[:, 5:] * arms[:, 0] @ np.array([[0, 1], [-1, 0]]), 0, atol=1e-15
+    )
 
 
 @pytest.mark.thorough

@@ -1,11 +1,14 @@
 """Contacts that touch without a load of their own: others hold them, or press them."""
 
+from typing import Any
+
 import hybridjax as hj
 import jax
 import jax.numpy as jnp
 import numpy as np
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from scipy.integrate import trapezoid
+from scipy.optimize import brentq
 
 from ..helpers import plank_on_feet
 
@@ -37,6 +40,22 @@ def test_a_foot_of_three_has_no_load():
         # But it is let go where it is held by none, and would sink.
         alone = mode.at[2].set(int(ContactMode.FREE))
         assert watched(error, jnp.asarray(-0.5), alone) < -1
+
+
+def test_what_is_let_go_has_left():
+    # It rises by no more than errors. Where it is not held any more, it would have to
+    # pull a little, to have none: it is free from there on.
+    plank = plank_on_feet(np.array([-1.0, 0.0]), 100.0, _g, lambda t, args: args)
+    mode = jnp.array([ContactMode.LIFTING, _F])
+    at = jnp.zeros(()), (jnp.zeros(2), jnp.array([0.0, -5e-10])), mode
+    watched = jax.jit(lambda load: plank.guards(*at, load)[0])
+    after = jax.jit(lambda load: plank.jump(*at, jnp.asarray(0), load)[1])
+    to_the_last_digit: Any = dict(xtol=1e-30, rtol=1e-15)
+    load: Any = brentq(watched, -1e-3, 1e-3, **to_the_last_digit)
+    for ulp in range(-64, 65, 8):
+        near = load * (1 + ulp * np.finfo(float).eps)
+        assert after(near)[0] == ContactMode.FREE
+    assert after(-1e-3)[0] == _F and watched(1e-3) > 1e-5
 
 
 def test_a_load_walks_over_three_feet():
@@ -102,9 +121,10 @@ def test_links_that_meet_lift_off_together():
 
 def test_what_another_presses_is_hardly_opened():
     # A light body that would rise is pressed to the floor by a heavy one. A third one,
-    # from below, kicks them: with less than the speed of a last bounce they stay.
+    # from below, kicks them: with less than the speed of a last bounce they stay. If
+    # they have just begun to rise, slower than that, they are pressed back.
     @jax.jit
-    def after(speed, weight):
+    def after(speed, weight, rises, mode):
         mass = jnp.array([1.0, 5.0, 0.5])
         stack = MechanicalSystem(
             lambda q, args: mass,
@@ -113,8 +133,7 @@ def test_what_another_presses_is_hardly_opened():
             3,
             rest_speed=1e-3,
         )
-        x = jnp.zeros(3), jnp.array([0.0, 0.0, 1.0]) * speed
-        mode = jnp.array([_F, _F, ContactMode.FREE])
+        x = jnp.zeros(3), jnp.stack([rises, rises, rises + speed])
         (_, v), mode = stack.jump(jnp.zeros(()), x, mode, jnp.asarray(2), None)
         return v, mode
 
@@ -125,7 +144,9 @@ def test_what_another_presses_is_hardly_opened():
         # Not pressed: the heavy one is pulled up, too.
         (5e-3, -1.0, False),
     ):
-        v, mode = after(speed, weight)
         together = 0.5 / 6.5 * speed
-        np.testing.assert_allclose(v, 0 if stays else together, atol=1e-15)
-        assert (mode[0] == _F) == stays
+        for rises, first in ((0.0, _F), (1e-5, ContactMode.FREE)):
+            v, mode = after(speed, weight, rises, jnp.array([first, _F, 0]))
+            expected = 0 if stays else together + rises
+            np.testing.assert_allclose(v, expected, atol=1e-15)
+            assert (mode[0] == _F) == stays

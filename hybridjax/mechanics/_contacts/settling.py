@@ -32,9 +32,11 @@ def settle(
     guess = Active(guess.closed, stick, guess.direction)
     # With other forces than the guards see, two feet at one place take turns to slip.
     c = p.c + stabilized(system, p) if drifts else p.c
-    # As the guards see them: without those of what was held without a force until now.
+    # As the guards see them: without those of what was held without a force until now;
+    # and what is about to stop has a speed, and no error.
     returned = guess.closed & (mode == ContactMode.LIFTING) & ~impact
-    held = Active(guess.closed & ~returned, guess.stick, guess.direction)
+    sticks = guess.stick & (mode == ContactMode.STICKING)
+    held = Active(guess.closed & ~returned, sticks, guess.direction)
     errors = correcting(system, p, held)
     active, lost = find_active(
         p.W,

@@ -11,7 +11,7 @@ from .complementarity import Active, are_redundant, friction_limit
 from .contact_mode import ContactMode
 from .forces import active_in, forces_of, is_closed, slides
 from .impact import impact, rests_there, stopping
-from .kinematics import Point, point
+from .kinematics import Point, point, slick, stop_speed
 from .settling import settle
 from .tangential import in_space, norm, of_contacts, unit
 
@@ -82,10 +82,13 @@ def transition(system, t, x, mode, event, args):
         # surface. What cannot stop keeps its speed; but not if it had just begun.
         sticks = (settled == ContactMode.STICKING) | (here & slows_down)
         held = Active(guess.closed, sticks, direction)
-        slow = eqx.tree_at(
-            lambda p: p.velocity, p, rate + dot(p.jacobian, v - before_impact)
-        )
+        rates = lambda v: rate + dot(p.jacobian, v - before_impact)
+        slow = eqx.tree_at(lambda p: p.velocity, p, rates(v))
         v = v + jnp.where(changes, stopping(system, slow, held), 0)
+        # They may have stopped others.
+        slides_on = norm(rates(v)[n:], n) > stop_speed(system, p)
+        stopped = (settled == ContactMode.SLIDING) & ~slides_on & ~slick(system)
+        settled = jnp.where(stopped, int(ContactMode.SLIPPING), settled)
     mode = jnp.where(changes, settled, watch_on)
     lost = (jams & lost) | (hits & unsolved)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)

@@ -89,6 +89,29 @@ def test_a_load_walks_over_three_feet():
         np.testing.assert_allclose(slope, trapezoid(turn * dp.T, t), atol=1e-3)
 
 
+def test_what_lifts_off_is_pressed_back_by_another_that_stops():
+    # Friction of the first, along the first coordinate, raises the second one. When it
+    # stops, that would sink: it is closed in that event, and does not begin to fall.
+    inverse = np.eye(4)
+    inverse[0, 3] = inverse[3, 0] = -0.5
+    mass = np.linalg.inv(inverse)
+    rows = np.eye(4)[[[1, 0], [3, 2]]]
+    system = MechanicalSystem(
+        lambda q, args: jnp.asarray(mass),
+        lambda t, q, v, args: jnp.array([0.0, -_g, 0.0, -1.0]),
+        lambda q, args: q[jnp.array([1, 3])],
+        2,
+        tangents=lambda q, args: jnp.asarray(rows[:, 1]),
+        friction=np.array([0.5, 0.0]),
+    )
+    at = jnp.zeros(()), (jnp.zeros(4), jnp.zeros(4))
+    mode = jnp.array([_F, ContactMode.LIFTING])
+    raised = jax.jit(lambda mode: system.flow(*at, mode, None)[1][3])
+    assert raised(mode) > 1
+    _, after = jax.jit(lambda m: system.jump(*at, m, jnp.asarray(2), None))(mode)
+    np.testing.assert_array_equal(after, [ContactMode.STICKING, _F])
+
+
 def test_links_that_meet_lift_off_together():
     # They share one point, and what it carries, up to rounding, until that is gone.
     share = np.array([0.3, 0.7, 1.1])

@@ -43,6 +43,7 @@ def find_active(
     clings: Bool[Array, " n"] | None = None,
     errors: ArrayLike = 0.0,
     at_rest: bool = False,
+    waits: ArrayLike = False,
 ) -> tuple[Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
 
@@ -59,7 +60,7 @@ def find_active(
     **Arguments:**
 
     - `size`: of what `c` is the sum of, for rounding.
-    - `guess`: only its closed contacts can become active.
+    - `guess`: only its closed contacts can become active, and what `waits`.
     - `resting`: the contacts that may stick, or begin to slide; others slide on in
         their direction.
     - `known`: contacts that stay what they are.
@@ -78,6 +79,7 @@ def find_active(
     - `errors`: an acceleration of gaps that is none: all it does is to remove errors.
     - `at_rest`: whether `c` are accelerations of contacts at rest, not velocities. Then
         the guess comes first: nothing has happened to most contacts.
+    - `waits`: contacts that are open, and close where they would sink.
 
     **Returns:**
 
@@ -103,7 +105,7 @@ def find_active(
         rubs = projected.closed & ~projected.stick & (friction > 0)
         redundant = are_redundant(W, held_rows(projected, c.shape[0]))
         trusted = converged & redundant & ~rubs.any()
-    members, own = guess.closed, jnp.diagonal(W)[:n]
+    members, own = guess.closed | waits, jnp.diagonal(W)[:n]
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not spatial else 2 * many + 4
     # At rest, what leaves its cone or lifts off is watched, and others hold it. So it

@@ -35,8 +35,9 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     # turn, each while the other one lifts off, forever.
     there = is_there(p, closed)
     closed = closed | ((mode == ContactMode.LIFTING) & there)
-    # So may one that has just opened, and has no height that is seen.
-    closed = closed | ((mode == ContactMode.FREE) & there & _as_slow(approach, least))
+    # So may one that has just opened slowly, and has no height that is seen.
+    free = (mode == ContactMode.FREE) | (mode == ContactMode.RISING)
+    closed = closed | (free & there & (approach >= 0) & (approach <= least))
     unseen = jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))
     sought = c, p.speed, held, unseen
     if system.tangents is not None:
@@ -112,10 +113,6 @@ def is_there(p: Point, closed) -> Bool[Array, " n_contacts"]:
     depend."""
     rounding = jnp.finfo(p.c.dtype).eps ** 0.75 * (1 + p.length)
     return _as_little(p.gap, rounding, closed)
-
-
-def _as_slow(velocity, least) -> Bool[Array, " n_contacts"]:
-    return (velocity >= 0) & (velocity <= least)
 
 
 def rests_there(system, p: Point, closed) -> Bool[Array, " n_contacts"]:

@@ -12,12 +12,21 @@ from .tangential import along, in_space
 
 
 def settle(
-    system, p: Point, mode, guess: Active, known, impact, released, *, drifts: bool
+    system,
+    p: Point,
+    mode,
+    guess: Active,
+    known,
+    impact,
+    released,
+    waits=False,
+    *,
+    drifts: bool,
 ):
     """The modes of contacts that are closed in `guess`, by their forces, and those
     for which there is no solution: the first of them is jammed. Those `released` are
-    about to pull. Where the state `drifts`, it keeps its errors, and forces that remove
-    them."""
+    about to pull; what `waits` is open, and closes where it would sink. Where the state
+    `drifts`, it keeps its errors, and forces that remove them."""
     # Nothing of it is differentiated: the modes are discrete.
     system, p = stop_gradient((system, p))
     n = system.n_contacts
@@ -52,6 +61,7 @@ def settle(
         exact=0.6,
         errors=errors,
         at_rest=True,
+        waits=waits,
     )
     moves = accelerations(p, forces_of(system, p, active)[0])
     forward, backward = (

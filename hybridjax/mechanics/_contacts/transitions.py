@@ -32,9 +32,10 @@ def transition(system, t, x, mode, event, args):
     slows_down = (kind == 1) & (before == ContactMode.SLIPPING)
     stops = (tangential & slides(before)) | slows_down
     active = active_in(system, p, mode)
-    # What others have held at its surface, without a force, and hold no longer.
-    returns = here & (kind == 0) & (mode == ContactMode.LIFTING)
-    returns = returns & rests_there(system, p, active.closed)
+    # What others have held at its surface, without a force: one that they hold no
+    # longer, and those that they may not hold after this.
+    waits = (mode == ContactMode.LIFTING) & rests_there(system, p, active.closed)
+    returns, waits = waits & here & (kind == 0), waits & ~here
     # An impact without a collision.
     jams = (kind == 3) & is_closed(before)
     hits = touches | jams
@@ -68,9 +69,9 @@ def transition(system, t, x, mode, event, args):
         turned = stops & of_contacts((mode == ContactMode.SLIDING) & ~here, 2 * n)
         onward = jnp.where(turned, unit(after.velocity[n:], n), guess.direction)
         guess = eqx.tree_at(lambda a: a.direction, guess, onward)
-    settled, lost = settle(
-        system, after, mode, guess, leave, hits, here & lifts, drifts=not spatial
-    )
+    # (With a force that is zero, nothing changes for them.)
+    given = leave, hits, here & lifts, waits & ~hits & ~lifts
+    settled, lost = settle(system, after, mode, guess, *given, drifts=not spatial)
 
     # The end of a departure, or an apex, changes only what is watched.
     up = ContactMode.RISING if system.apex else ContactMode.FREE

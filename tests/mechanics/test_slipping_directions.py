@@ -8,6 +8,7 @@ from hybridjax.mechanics._contacts.complementarity import Active, weights_of
 from hybridjax.mechanics._contacts.slipping_directions import (
     give,
     slipping_directions,
+    slips_onward,
 )
 
 
@@ -46,6 +47,28 @@ def test_slips_against_friction(turns):
             normal, x, y = forces.reshape(3, 4)[:, foot]
             assert np.hypot(x, y) < friction[foot] * normal
     assert onward > 0.9 * _many
+
+
+def test_slips_beside_a_limit():
+    # The limit of a joint has no tangents. A foot slips, and others stick: how fast it
+    # slips has a derivative.
+    W, c, friction, *_ = _case(np.random.default_rng(0), True)
+    rows = np.ones(12)
+    rows[[7, 11]] = 0
+    sticks = jnp.array([False, True, True, False])
+    u = np.concatenate([np.full(4, 0.6), np.full(4, 0.8)])
+
+    @jax.jit
+    def onward(share):
+        active = Active(jnp.ones(4, bool), sticks, jnp.asarray(u))
+        limited = friction * (np.arange(4) < 3)
+        moved = share**2 * W * np.outer(rows, rows), share * c * rows
+        return slips_onward(*moved, active, limited)[0]
+
+    h = 1e-4
+    expected = (onward(1 + h) - onward(1 - h)) / (2 * h)
+    slope = jax.grad(onward)(1.0)
+    assert abs(expected) > 1e-3 and abs(slope - expected) < 1e-6 * abs(expected)
 
 
 def _case(rng, turns):

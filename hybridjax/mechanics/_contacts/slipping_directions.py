@@ -82,8 +82,9 @@ def _slack(W, c, active: Active, friction, forces, inverse):
     x, y = active.direction[:n, None], active.direction[n:, None]
     rows = lambda a: x * a[n : 2 * n] + y * a[2 * n :]
     mobility = jnp.maximum(jnp.sum(rows(W) * rows(inverse.T), axis=1), 0)
-    held = jnp.where(yielding > 0, yielding / (yielding + mobility), 0)
-    held = jnp.where(jnp.any(active.closed & active.stick), held, 0)
+    # (Limits of joints have no tangents, and neither.)
+    both = jnp.where(yielding > 0, yielding + mobility, 1)
+    held = jnp.where(jnp.any(active.closed & active.stick), yielding / both, 0)
     spring = yielding * friction * forces[:n]
     free = 10 * little * largest(jnp.abs(c)) + spring
     return free - held * (free + spring / 2)

@@ -33,11 +33,11 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     closed = is_closed(mode) | hit
     # One that lifts off in this instant may be pushed back: two of them would be hit in
     # turn, each while the other one lifts off, forever.
-    there = is_there(p, closed)
-    closed = closed | ((mode == ContactMode.LIFTING) & there)
+    leaves = mode == ContactMode.LIFTING
     # So may one that has just opened slowly, and has no height that is seen.
     free = (mode == ContactMode.FREE) | (mode == ContactMode.RISING)
-    closed = closed | (free & there & (approach >= 0) & (approach <= least))
+    leaves = leaves | (free & (approach >= 0) & (approach <= least))
+    closed = closed | (leaves & is_there(p, closed))
     unseen = jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))
     sought = c, p.speed, held, unseen
     if system.tangents is not None:

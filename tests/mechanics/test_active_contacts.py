@@ -93,24 +93,29 @@ def _has_solution(W, c, mu):
 
 
 @pytest.mark.parametrize("directions", [1, 2])
-def test_what_is_held_back_has_no_friction(directions):
+def test_friction_of_what_is_held_back(directions):
     # The second one hits, and the first one would leave with a hundredth of its speed.
+    # It goes on sliding, with the friction of a pull, unless it slides as slowly.
     W = np.eye(2 + 2 * directions)
     W[0, 1] = W[1, 0] = 0.01
-    c = np.concatenate([[0.0, -1.0], [0.3, 0.2] * directions])
-    for least, drive, closed in (
-        (0.02, -1.0, [True, True]),
-        (0.005, -1.0, [False, True]),
+    for slip, least, drive, closed in (
+        (0.3, 0.02, -1.0, [True, True]),
+        (-0.3, 0.02, -1.0, [True, True]),
+        (0.02, 0.02, -1.0, [True, True]),
+        (0.3, 0.005, -1.0, [False, True]),
         # Nothing presses it back.
-        (0.02, 0.1, [False, True]),
+        (0.3, 0.02, 0.1, [False, True]),
     ):
+        c = np.concatenate([[0.0, -1.0], [slip, 0.2] * directions])
         active, forces, unsolved = _search(W, c, np.full(2, 0.1), least, drive)
         assert not unsolved.any()
         np.testing.assert_array_equal(active.closed, closed)
         normal, tangential = forces[:2], forces[2:].reshape(directions, 2)
         pull = -0.01 / (1 - 1e-4) if closed[0] else 0.0
         np.testing.assert_allclose(normal, [pull, 1 - 0.01 * pull], rtol=1e-12)
-        np.testing.assert_array_equal(tangential[:, 0], 0)
+        onto = np.full(directions, np.sign(slip) / np.sqrt(directions))
+        onto = onto if abs(slip) > 0.1 else 0 * onto
+        np.testing.assert_allclose(tangential[:, 0], -0.1 * pull * onto, rtol=1e-12)
         size = np.linalg.norm(tangential[:, 1])
         np.testing.assert_allclose(size, 0.1 * normal[1], rtol=1e-12)
 
@@ -138,13 +143,13 @@ def test_others_pull_as_little_for_what_is_held_back(directions):
 
 @pytest.mark.parametrize("directions", [1, 2])
 def test_what_is_held_back_clings(directions):
-    # The same, but the first one stuck before, and is not to begin to slip for that;
-    # nor is it where all are held.
+    # The same, but the first one stuck before, and is not to begin to slip for that,
+    # if it would as slowly; nor is it where all are held.
     W = np.eye(2 + 2 * directions)
     W[0, 1] = W[1, 0] = 0.01
-    c = np.concatenate([[0.0, -1.0], [0.3, 0.2] * directions])
     clings = np.array([True, False])
-    for least, held in ((0.02, False), (-jnp.inf, True)):
+    for slip, least, held in ((0.02, 0.02, False), (0.3, -jnp.inf, True)):
+        c = np.concatenate([[0.0, -1.0], [slip, 0.2] * directions])
         active, forces, unsolved = _search(
             W, c, np.full(2, 0.1), least, -1.0, clings, held
         )
@@ -152,7 +157,7 @@ def test_what_is_held_back_clings(directions):
         normal, tangential = forces[:2], forces[2:].reshape(directions, 2)
         pull = -0.01 / (1 - 1e-4)
         np.testing.assert_allclose(normal, [pull, 1 - 0.01 * pull], rtol=1e-12)
-        np.testing.assert_allclose(tangential[:, 0], -0.3, rtol=1e-12)
+        np.testing.assert_allclose(tangential[:, 0], -slip, rtol=1e-12)
         size = np.linalg.norm(tangential[:, 1])
         np.testing.assert_allclose(size, 0.1 * normal[1], rtol=1e-12)
 
@@ -179,7 +184,7 @@ def test_friction_beside_a_stop(directions, stop, mu, forces, closed):
     none = jnp.zeros((2,), bool)
     guess = Active(~none, none, jnp.zeros((2 * directions,)).at[0].set(1.0))
     search = jax.jit(functools.partial(find_active, exact=0.6))
-    active, unsolved = search(
+    active, _, unsolved = search(
         *(W, -push @ np.array(forces), jnp.asarray(4.0), guess),
         *(none, none, jnp.asarray(False), none, mu, mu),
     )
@@ -204,7 +209,8 @@ def test_what_is_to_slide_and_cannot(accelerations, closed):
     push = W[:, :2] - mu * W[:, 2:]
     assert push[0, 0] > 0 > np.linalg.det(push[:2])
     leaves = jnp.array([True, False])
-    active, unsolved = jax.jit(functools.partial(find_active, exact=0.6, at_rest=True))(
+    search = jax.jit(functools.partial(find_active, exact=0.6, at_rest=True))
+    active, _, unsolved = search(
         *(W, np.array([*accelerations, 0.0, 0.0]), jnp.asarray(1.0)),
         *(Active(~none, none, jnp.ones(2)), none, leaves, jnp.asarray(False), none),
         *(mu, mu),
@@ -314,7 +320,7 @@ def test_posedness_where_feet_are_nearly_on_a_line():
 def _search(W, c, mu, least=-jnp.inf, drive=0.0, clings=False, held=False):
     every = jnp.ones(mu.shape, bool)
     guess = Active(every, every, unit(c[mu.size :], mu.size))
-    active, unsolved = find_active(
+    active, _, unsolved = find_active(
         W,
         c,
         jnp.max(jnp.abs(c)),

@@ -279,3 +279,63 @@ def test_what_does_not_come_to_rest():
     modes = [_C.FORWARD, _C.FREE, _C.FORWARD, _C.FREE, _C.FREE, _C.FREE]
     np.testing.assert_array_equal(mode, modes)
     np.testing.assert_allclose(v[4:], [0.5e-6, 0.51e-6], rtol=1e-2)
+
+
+def _rod(p, limit):
+    inertia, along, _, spin, friction, _, tilt = p
+    x0 = jnp.stack([0 * tilt, jnp.sin(tilt), tilt])
+    v0 = jnp.stack([along, -spin * jnp.cos(tilt), -spin])
+    ground = {"friction": friction, "gravity": 9.81, "rest_speed": limit}
+    return models.rod(1.0, 1.0, inertia, **ground), (x0, v0), _C.FORWARD
+
+
+def _bar_in_space(p, limit):
+    inertia, along, across, spin, *friction, tilt = p
+    body = models.body_on_plane(
+        [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
+        inertia=jnp.stack([0.1 + 0 * inertia, inertia, inertia]),
+        friction=jnp.stack(friction),
+        rest_speed=limit,
+    )
+    half, none = tilt / 2, jnp.zeros_like(tilt)
+    place = [none, none, jnp.sin(tilt), jnp.cos(half), none, -jnp.sin(half), none]
+    speed = [along, across, -spin * jnp.cos(tilt), none, spin, 0.5 + none]
+    return body, (jnp.stack(place), jnp.stack(speed)), _C.SLIDING
+
+
+@pytest.mark.parametrize("build", [_rod, _bar_in_space])
+def test_what_opens_slowly_as_another_lands(build):
+    # A rod slides on one end, and the other one lands. That opens the first one a
+    # little, which goes on sliding, and lands again; or it is taken for closed. Then,
+    # and where a slide in space ends early beside another one, what is left out is of
+    # second order, with its derivatives: friction has the same impulses.
+    @jax.jit
+    def run(p, dp, limit):
+        def final(p):
+            body, x0, slides = build(p, limit)
+            sol = hj.simulate(
+                body,
+                *(0.0, 1.2, x0, jnp.array([slides, _C.FREE])),
+                stepsize_controller=PIDController(1e-9, 1e-9),
+                max_events=16,
+                throw=False,
+            )
+            log = sol.events
+            opens = jnp.any((log.mode_before[:, 0] == _C.FREE) & (log.event == 0))
+            successful = sol.result == hj.RESULTS.successful
+            return jnp.concatenate(sol.x1), (successful, opens)
+
+        return jax.jvp(final, (p,), (dp,), has_aux=True)
+
+    low = [1.0002, 1.5, 0.3, 0.2, 0.3, 0.2, 0.01]
+    high = [1.001, 2.5, 0.8, 0.5, 0.6, 0.3, 0.03]
+    rng = np.random.default_rng(0)
+    for p in rng.uniform(low, high, (4, len(low))):
+        dp = rng.uniform(-1, 1, len(low))
+        *exact, (successful, opens) = run(p, dp, 1e-7)
+        assert successful and opens
+        for limit in (1e-3, 1e-2):
+            *got, (successful, opens) = run(p, dp, limit)
+            assert successful and not opens
+            for a, b, size in zip(got, exact, (1, 100), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=size * limit**2)

@@ -44,7 +44,7 @@ def find_active(
     errors: ArrayLike = 0.0,
     at_rest: bool = False,
     waits: ArrayLike = False,
-) -> tuple[Active, Bool[Array, " n"]]:
+) -> tuple[Active, Active, Bool[Array, " n"]]:
     """Which of the contacts that are closed in `guess` stay closed, and stick.
 
     A closed contact must not pull, nor an open one sink; a sticking one must stay
@@ -71,8 +71,8 @@ def find_active(
     - `least`: those that open no faster stay closed after all, though they have to pull
         a little for that, if nothing speaks against it but this, and that others pull
         as little for it; and they are pressed back: by accelerations without contact,
-        `drive`, and the forces of the others. Their direction is zero, and so their
-        friction.
+        `drive`, and the forces of the others. The direction of those that are as slow
+        along their surfaces is zero, and so their friction.
     - `unseen`: a pull that takes no more than this of a contact's speed is none.
     - `clings`: contacts that stick where they stay closed though they have to pull,
         whatever it takes: it is as little.
@@ -83,7 +83,8 @@ def find_active(
 
     **Returns:**
 
-    The active contacts, and the contacts for which nothing was found.
+    The active contacts; these without what stays closed though it is about to open
+    slowly; and the contacts for which nothing was found.
     """
     W, c, guess, friction, static_friction = stop_gradient(
         (W, c, guess, friction, static_friction)
@@ -185,7 +186,9 @@ def find_active(
             active = where((i == when) | (i == trust), projected, active)
         tries = (i >= guesses) & ~last
         active = where(tries, choices.take(i - guesses, held), active)
-        onward, free = None, resting | known
+        # What is pulled back turns the directions of others, as little. But these are
+        # those of the instant before it.
+        onward, free = None, (resting | known) & ~last
         if spatial and at_rest:
             active, onward = slipping_directions(W, c, active, free, friction)
         elif spatial:
@@ -193,7 +196,7 @@ def find_active(
         normal, tangent, direction, moves, lost_here, pressed, weak = faults(
             active, onward, i, attempt
         )
-        bad = (normal & ~slow) | (tangent & ~(slow & clings))
+        bad = (normal & ~slow) | (tangent & ~(slow & active.stick))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
         _, place = divided(jnp.arange(n) * (1 + 382 * number), _PRIME)
         place = jnp.where(candidates, place, _PRIME)
@@ -209,27 +212,36 @@ def find_active(
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
         slowly = members & ~active.closed & opens & (moves[:n] <= least) & pressed
         found = (~bad.any() & ~last & slowly) | (bad & last & ~undone)
-        # It slides without friction, as a force that pulls has none; or it `clings`.
-        turned, slowed = (of_contacts(a, max(tangential, n)) for a in (turn, found))
+        turned = of_contacts(turn, max(tangential, n))
         direction = jnp.where(turned, direction, active.direction)
-        direction = jnp.where(slowed, 0, direction)
+        # Its friction is that of the force which presses it back, together with which
+        # it is as if it had opened, and landed again. What is as slow along its surface
+        # slides without friction, or it `clings`.
+        sticks = clings
+        if tangential:
+            slides = norm(moves[n:], n) > 2 * jnp.asarray(least)
+            onto = jnp.where(of_contacts(slides, tangential), unit(moves[n:], n), 0)
+            direction = jnp.where(of_contacts(found, tangential), onto, direction)
+            sticks = clings & ~slides
         changed = Active(
             closed=(active.closed ^ flip) | found,
-            stick=jnp.where(found, clings, active.stick ^ turn),
+            stick=jnp.where(found, sticks, active.stick ^ turn),
             direction=direction,
         )
-        lost = jnp.where(last & bad.any(), lost, lost_here)
+        lost = jnp.where(last, lost, lost_here)
         changed, before = where(undone, before, changed), where(last, before, active)
         return i + 1, changed, before, (bad & ~last) | found, slow | found, lost
 
     none = jnp.zeros_like(members)
     start = (jnp.asarray(0, jnp.int32), first, first, members, none, none)
-    _, active, _, unsolved, _, lost = lax.while_loop(cond, body, start)
+    _, active, before, unsolved, slow, lost = lax.while_loop(cond, body, start)
+    before = where(slow.any(), before, active)
     # With a force that pulls there may be no direction of slip against its friction.
     fails = unsolved | lost
     slick = held & fails.any()
     direction = jnp.where(slick, 0, active.direction)
-    return eqx.tree_at(lambda a: a.direction, active, direction), fails & ~held
+    active = eqx.tree_at(lambda a: a.direction, active, direction)
+    return active, before, fails & ~held
 
 
 def opening(guess: Active, released, static_friction) -> Bool[Array, " n"]:

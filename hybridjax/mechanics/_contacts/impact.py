@@ -46,7 +46,7 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     can_stick = closed & ~slick(system)
     tangential = p.velocity[n:] if system.tangents is not None else approach
     guess = Active(closed, can_stick, unit(tangential, n))
-    active, unsolved = find_active(
+    active, before, unsolved = find_active(
         p.W,
         rows,
         size,
@@ -63,7 +63,7 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
         unseen=unseen,
         clings=mode == ContactMode.STICKING,
     )
-    active = turning(p.W, c, active, active.direction, can_stick, system.friction)
+    active = _turned(p, c, active, before, can_stick, system.friction)
     opens = closed & ~active.closed
     impulses = contact_forces(p.W, c, active, system.friction)
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
@@ -91,6 +91,22 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     parts = others.any() | opens.any()
     q = jnp.where(parts, q + closing(system, q, p, guess), q)
     return q, v, active, unsolved
+
+
+def _turned(p: Point, c, active: Active, before: Active, free, friction):
+    """Directions of slip with their derivatives: those of the impact, as they are
+    `before` slow contacts are pulled back, and of these what it leaves them."""
+    n = friction.shape[0]
+    if not in_space(c.shape[0], n):
+        return active
+    before = turning(p.W, c, before, before.direction, free, friction)
+    left = c + dot(p.W, contact_forces(p.W, c, before, friction))
+    of_all = lambda each: of_contacts(each, 2 * n)
+    late = of_all(active.closed & ~before.closed)
+    direction = jnp.where(late, unit(left[n:], n), before.direction)
+    some = of_all(norm(active.direction, n) > 0)
+    direction = jnp.where(some, direction, 0)
+    return eqx.tree_at(lambda a: a.direction, active, direction)
 
 
 def _a_moment_later(p: Point, closed):
@@ -154,17 +170,14 @@ def closing(system, q, p: Point, active: Active) -> Float[Array, " d"]:
     """What is to be added to `q` to close the gaps of closed contacts."""
     normal = Active(active.closed, jnp.zeros_like(active.stick), active.direction)
     rows = jnp.concatenate([p.gap, p.velocity[system.n_contacts :]])
-    return system.body.qdot(q, _cancelling(system, p, rows, normal))
+    push = contact_forces(p.W, rows, normal, jnp.zeros_like(system.friction))
+    return system.body.qdot(q, dot(p.response, push))
 
 
 def stopping(system, p: Point, active: Active) -> Float[Array, " d"]:
-    """What is to be added to `v` to stop closed and sticking contacts."""
-    return _cancelling(system, p, p.velocity, active)
-
-
-def _cancelling(system, p: Point, rows, active: Active):
-    push = contact_forces(p.W, rows, active, jnp.zeros_like(system.friction))
-    return dot(p.response, push)
+    """What is to be added to `v` to stop closed and sticking contacts. Others slide on
+    with their friction, as in the time that it would have taken."""
+    return dot(p.response, contact_forces(p.W, p.velocity, active, system.friction))
 
 
 def _together(p: Point, mode, hit) -> Bool[Array, " n_contacts"]:

@@ -47,7 +47,7 @@ def settle(
     sticks = guess.stick & (mode == ContactMode.STICKING)
     held = Active(guess.closed & ~returned, sticks, guess.direction)
     errors = correcting(system, p, held)
-    active, lost = find_active(
+    active, _, lost = find_active(
         p.W,
         c,
         p.size,

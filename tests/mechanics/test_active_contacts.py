@@ -121,6 +121,20 @@ def test_friction_of_what_is_held_back(directions):
 
 
 @pytest.mark.parametrize("directions", [1, 2])
+def test_what_cannot_be_held_back_with_its_friction(directions):
+    # Its gap would grow where it is pulled at harder, by the friction of that.
+    W = np.eye(2 + 2 * directions)
+    W[0, 1] = W[1, 0] = 0.01
+    W[0, 2] = W[2, 0] = 0.9
+    c = np.concatenate([[0.01, -1.0], [0.3, 0.2] + [0.0, 0.0] * (directions - 1)])
+    for friction, closed in ((1.1, True), (1.12, False)):
+        mu = np.array([friction, 0.1])
+        active, _, unsolved = _search(W, c, mu, 0.05, -1.0)
+        assert not unsolved.any()
+        np.testing.assert_array_equal(active.closed, [closed, True])
+
+
+@pytest.mark.parametrize("directions", [1, 2])
 def test_others_pull_as_little_for_what_is_held_back(directions):
     # A third one is closed, and would open a little, where the first one is held back.
     c = np.concatenate([[0.0, -1.0, -0.001], np.zeros(3 * directions)])

@@ -12,7 +12,7 @@ from hybridjax import models
 from hybridjax.mechanics import ContactMode, MechanicalSystem
 from scipy.integrate import quad
 
-from ..helpers import batch_jacobians
+from ..helpers import batch_jacobians, on_end
 
 
 _C = ContactMode
@@ -283,10 +283,8 @@ def test_what_does_not_come_to_rest():
 
 def _rod(p, limit):
     inertia, along, _, spin, friction, _, tilt = p
-    x0 = jnp.stack([0 * tilt, jnp.sin(tilt), tilt])
-    v0 = jnp.stack([along, -spin * jnp.cos(tilt), -spin])
-    ground = {"friction": friction, "gravity": 9.81, "rest_speed": limit}
-    return models.rod(1.0, 1.0, inertia, **ground), (x0, v0), _C.FORWARD
+    body = models.rod(1.0, 0.5, inertia / 4, friction=friction, rest_speed=limit)
+    return body, on_end(tilt, along, -spin), _C.FORWARD
 
 
 def _bar_in_space(p, limit):

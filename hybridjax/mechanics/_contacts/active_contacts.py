@@ -115,7 +115,7 @@ def find_active(
     guesses = _ATTEMPTS * limit
     choices = _Choices.of(guess, resting, members & ~known)
 
-    def faults(active: Active, onward, i, attempt):
+    def faults(active: Active, onward, free, i, attempt):
         # Of choices: the tolerance of the first attempt, but nothing is the first one.
         attempt = jnp.where(i < guesses, attempt, 1)
         # Where contacts are redundant, what is left of errors can go round in circles:
@@ -159,7 +159,7 @@ def find_active(
         if onward is None:
             onward = along(active.direction, moves[n:], n)
         stops = closed & ~active.stick & resting & (onward < -little_move)
-        lost = ill_posed | strays(active, moves, resting | known, size)
+        lost = ill_posed | strays(active, moves, free, size)
         away = of_contacts(slips | pulls, tangential)
         onto = jnp.where(of_contacts(slid, tangential), moves[n:], -force[n:])
         direction = jnp.where(away, unit(onto, n), active.direction)
@@ -194,7 +194,7 @@ def find_active(
         elif spatial:
             active = sliding_directions(W, c, active, free, friction)
         normal, tangent, direction, moves, lost_here, pressed, weak = faults(
-            active, onward, i, attempt
+            active, onward, free, i, attempt
         )
         bad = (normal & ~slow) | (tangent & ~(slow & active.stick))
         candidates = jnp.where(tangent_first & tangent.any(), tangent, bad)
@@ -206,9 +206,9 @@ def find_active(
         flip = one & ~turn
         turn = turn | (flip & active.closed & active.stick & jnp.isinf(static_friction))
         # The last change of all: those that are slow, and others that pull as little
-        # for it. It is taken back if anything else is bad.
+        # for it. It is taken back if anything else is bad, or their friction ill-posed.
         # Not what does not open at all, for the others hold it: it needs no force.
-        undone = last & (bad & ~(normal & weak)).any()
+        undone = last & (lost_here | (bad & ~(normal & weak))).any()
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
         slowly = members & ~active.closed & opens & (moves[:n] <= least) & pressed
         found = (~bad.any() & ~last & slowly) | (bad & last & ~undone)

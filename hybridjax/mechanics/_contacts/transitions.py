@@ -3,17 +3,17 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..._jax.branch import where
+from ..._jax.branch import cond_any, where
 from ..._jax.division import divided
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
-from .complementarity import Active, are_redundant, friction_limit
+from .complementarity import Active, are_redundant, friction_limit, held_rows
 from .contact_mode import ContactMode
-from .forces import active_in, forces_of, is_closed, slides
+from .forces import accelerations, active_in, forces_of, is_closed, slides
 from .impact import impact, rests_there, stopping
-from .kinematics import Point, point, slick, stop_speed
+from .kinematics import little, Point, point, slick, stop_speed
 from .settling import settle
-from .tangential import in_space, norm, of_contacts, unit
+from .tangential import along, in_space, norm, of_contacts, unit
 
 
 def transition(system, t, x, mode, event, args):
@@ -79,13 +79,20 @@ def transition(system, t, x, mode, event, args):
     watch_on = jnp.where(here, successor, mode)
     changes = hits | lifts | leaves_cone | stops | returns.any()
     if spatial:
-        # What begins to lift off has no speed yet: it must not be pushed into its
-        # surface. What cannot stop keeps its speed; but not if it had just begun.
-        sticks = (settled == ContactMode.STICKING) | (here & slows_down)
-        held = Active(guess.closed, sticks, direction)
+        # What begins to lift off or to slip has no speed yet, at the end of the slide
+        # that begins it. That is still to come, where a slide has not just begun.
+        ends = stops & ~slows_down & ~lost.any()
+        sticks = (settled == ContactMode.STICKING) | (here & (slows_down | ends))
+        held = Active(guess.closed, sticks | (active.stick & ends), direction)
         rates = lambda v: rate + dot(p.jacobian, v - before_impact)
-        slow = eqx.tree_at(lambda p: p.velocity, p, rates(v))
-        v = v + jnp.where(changes, stopping(system, slow, held), 0)
+        at = lambda rates: eqx.tree_at(lambda p: p.velocity, p, rates)
+        gained = cond_any(
+            ends,
+            lambda: _gained(system, p, active, here, at(rates(v_after)), held, settled),
+            lambda: jnp.zeros_like(rate),
+        )
+        gained = jnp.where(ends, gained, 0)
+        v = v + jnp.where(changes, stopping(system, at(rates(v) + gained), held), 0)
         # They may have stopped others.
         slides_on = norm(rates(v)[n:], n) > stop_speed(system, p)
         stopped = (settled == ContactMode.SLIDING) & ~slides_on & ~slick(system)
@@ -93,6 +100,23 @@ def transition(system, t, x, mode, event, args):
     mode = jnp.where(changes, settled, watch_on)
     lost = (jams & lost) | (hits & unsolved)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)
+
+
+def _gained(system, p: Point, active: Active, here, after: Point, held, settled):
+    """What rates that were `held` gain, with the modes and in the state `after` it,
+    until a slide would have ended: see `docs/concepts/friction.md`."""
+    n = system.n_contacts
+    moves = accelerations(p, forces_of(system, p, active)[0])
+    of_one = lambda each: jnp.sum(jnp.where(here, each, 0))
+    slip, slows = norm(p.velocity[n:], n), -along(active.direction, moves[n:], n)
+    slip, slows = of_one(slip), of_one(slows)
+    active = active_in(system, after, settled)
+    moves = accelerations(after, forces_of(system, after, active)[0])
+    size = moves.size
+    moves = jnp.where(held_rows(held, size) & ~held_rows(active, size), moves, 0)
+    # No more than that of a slide, where this hardly slows down.
+    least = jnp.max(jnp.abs(moves)) / _MOST + little(p)
+    return moves * slip / jnp.maximum(slows, least)
 
 
 def _together(system, p: Point, active: Active):
@@ -119,3 +143,7 @@ def _successors(up: int) -> list[int]:
     successors[ContactMode.SLIPPING_BACKWARD] = int(ContactMode.BACKWARD)
     successors[ContactMode.SLIPPING] = int(ContactMode.SLIDING)
     return successors
+
+
+# How many times the speed at which a slide ends others are given for that.
+_MOST = 16

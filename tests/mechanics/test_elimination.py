@@ -26,8 +26,9 @@ def test_rows_of_many_contacts(count):
     expected = np.eye(n)
     block = np.ix_(active, active)
     expected[block] = np.linalg.inv(a[block])
-    got = _inverse(np.where(active[:, None], a, np.eye(n)), active)
+    got, sign = _inverse(np.where(active[:, None], a, np.eye(n)), active)
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10)
+    assert sign == np.linalg.slogdet(a[block])[0]
 
 
 def test_rows_in_every_order():
@@ -35,8 +36,10 @@ def test_rows_in_every_order():
     rng = np.random.default_rng(7)
     a = np.stack([np.diag(rng.uniform(1, 2, 5))[rng.permutation(5)] for _ in range(40)])
     a[20:] += rng.normal(size=(20, 5, 5))
-    got = jax.jit(jax.vmap(inverse))(a)
+    got, sign = jax.jit(jax.vmap(inverse))(a)
     np.testing.assert_allclose(got, np.linalg.inv(a), rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(sign, np.linalg.slogdet(a)[0])
+    assert set(sign.tolist()) == {-1, 1}
 
 
 def test_contradictions_of_redundant_rows():

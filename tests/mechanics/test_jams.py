@@ -70,6 +70,38 @@ def test_sliding_that_jams():
         )
 
 
+def test_flow_that_jams():
+    # Where the rod's friction pushes it down as hard as its force lifts it, what else
+    # presses it down vanishes, too, as the forces turn it.
+    friction, slides = 1.5, jnp.array([ContactMode.BACKWARD, ContactMode.FREE])
+    rod, tilts = models.rod(friction=friction), np.linspace(0.5, 1, 100001)
+    pushed = 1 + 3 * np.cos(tilts) ** 2 - 3 * friction * np.sin(tilts) * np.cos(tilts)
+    jam = tilts[np.argmin(np.abs(pushed))]
+
+    @jax.jit
+    @jax.vmap
+    def run(p):
+        x0, tight = on_end(*p), dfx.PIDController(rtol=1e-8, atol=1e-8)
+        end = dict(mode0=slides, stepsize_controller=tight)
+        sol = hj.simulate(rod, 0.0, 0.1, x0, **end, **_OPTIONS)
+        (q, v), log = jax.tree.map(lambda a: a[0], sol.events.x_before), sol.events
+        slip = v[0] + 0.5 * jnp.sin(q[2]) * v[2]
+        (_, after), impulse = _stuck(jnp.stack([q[2], slip, v[2]]))
+        x_after = jax.tree.map(lambda a: a[0], log.x_after)
+        return sol.result, log.event[0], q[2], impulse, after, x_after[1]
+
+    tilt = jnp.array([0.878, 0.883, 0.852, 0.871, 0.86])
+    speed, rate = jnp.array(
+        [[-9.3, -17.1, -18.8, -9.3, -7.4], [-2.7, -1.1, 1.8, -3.4, -2.6]]
+    )
+    result, event, where, impulse, after, got = run(jnp.stack([tilt, speed, rate], 1))
+    assert bool((result == hj.RESULTS.successful).all())
+    np.testing.assert_array_equal(event, 6)
+    np.testing.assert_allclose(where, jam, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(got, after, rtol=0, atol=1e-5)
+    assert (jnp.abs(impulse[:, 1]) < 1.0001 * friction * impulse[:, 0]).all()
+
+
 #
 # An arm of two links at a hinge, whose tip is on the ground
 #

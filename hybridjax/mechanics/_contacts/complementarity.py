@@ -19,7 +19,7 @@ from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .._dynamics.elimination import pivots
 from .._dynamics.least_solve import least_solve_and_inverse
-from .tangential import along, of_contacts
+from .tangential import along, in_space, of_contacts
 
 
 class Active(eqx.Module):
@@ -44,12 +44,12 @@ def contact_forces_and_solver(
     W, c, active: Active, friction
 ) -> tuple[Float[Array, " rows"], tuple[Array, Array, Array]]:
     """These forces; and the matrix of their equations, with the inverse of a regular
-    one and what this has more on its diagonal, which are constants."""
+    one, and the sign of its determinant, which are constants."""
     equations = contact_equations(W, c, active, friction)
-    forces, (inverse, small) = least_solve_and_inverse(*equations)
+    forces, regular = least_solve_and_inverse(*equations)
     # To the last digit, where there is no contact.
     forces = jnp.where(of_contacts(active.closed, c.shape[0]), forces, 0)
-    return forces, (equations[0], inverse, small)
+    return forces, (equations[0], *regular)
 
 
 def pushed_back(W, c, active: Active, solver) -> Bool[Array, " rows"]:
@@ -64,17 +64,21 @@ def pushed_back(W, c, active: Active, solver) -> Bool[Array, " rows"]:
 def posedness(
     W, active: Active, friction, solver, derivative=False
 ) -> Float[Array, " n"]:
-    """For each sliding contact a number that is not positive if its gap shrinks where
-    it pushes harder, while the others stay closed (Painlevé's paradox); 1 for all that
-    do not slide. If a `derivative` is asked for, it is that of the least one.
+    """For each sliding contact a number that is not positive where contacts jam by its
+    friction (Painlevé's paradox); 1 for all that do not slide. If a `derivative` is
+    asked for, it is that of the least one.
 
     Normal forces, with the friction that goes with them, accelerate the gaps of closed
-    contacts by a matrix `A`. Where gap `j` alone accelerates, the force at it is
-    `(A^-1)_jj` times that. With `B` the inverse of `A + S`, where `S` is small, it is
-    that of `B - B S B`, which has nothing of forces that move nothing: at one of four
-    feet they may be so little that their share of `B` is as large as all the rest.
+    contacts by a matrix `A`. Without friction its determinant is positive. Forces stay
+    those of such a motion until it is zero; then it is that of those which jam that
+    would be positive without their own. By Cramer's rule the inverse says how many
+    times as large it would be.
+
+    It is also positive where two have both jammed. What a single one does is then that
+    it pulls itself to its surface, `A_jj < 0`, and that its gap shrinks where it pushes
+    harder, while the others stay closed: `(A^-1)_jj < 0`.
     """
-    matrix, inverse, small = solver
+    matrix, inverse, sign = solver
     n, size = friction.shape[0], W.shape[0]
     if size == n:
         return jnp.ones_like(friction)
@@ -83,27 +87,31 @@ def posedness(
     own = jnp.where(own > 0, own, 1)
     cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, size, n)]
     alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
+    eps = jnp.finfo(W.dtype).eps ** 0.5
+    # In the plane it ends before forces are lost in the small part of the regular
+    # matrix. In space the slip turns, and it may never come to that.
+    least = 0 if in_space(size, n) else 32 * eps
 
-    by_small = own * jnp.sum(inverse * inverse.T * small[None], axis=1)[:n]
+    def posed(entries):
+        held = own * entries[:n]
+        cured = 1 - friction * along(active.direction, entries[n:], n)
+        fine = jnp.where(sign > 0, 1, jnp.sign(cured)) / jnp.maximum(jnp.abs(cured), 1)
+        posed = jnp.minimum(fine, jnp.maximum(alone, held))
+        # But one that the others would leave hardly any motion, also without its
+        # friction, is judged by itself.
+        moves = cured**2 / (cured**2 + eps * held**2)
+        return jnp.where(rubs, alone + (posed - alone) * moves - least, 1)
 
-    def posed(held):
-        # Zero where this is, and where it is infinite, as `A` is singular: but one that
-        # the others leave hardly any motion is judged by itself.
-        ratio = ((held + by_small) * jnp.finfo(W.dtype).eps ** 0.25) ** 2
-        posed = (2 * held / (1 + held**2) + alone * ratio) / (1 + ratio)
-        return jnp.where(rubs, posed, 1)
-
-    held = own * jnp.diagonal(inverse)[:n] - by_small
+    blocks = [inverse[:n, i : i + n] for i in range(0, size, n)]
+    entries = jnp.concatenate([jnp.diagonal(block) for block in blocks])
     if not derivative:
-        return posed(held)
-    # That of a step of Newton's method.
-    least = jnp.argmin(posed(held))
-    entry = lambda a, *i: lax.dynamic_index_in_dim(a, least, *i, keepdims=False)
-    row, column = entry(inverse), entry(inverse, 1)
-    row = row - dot(row * small, inverse)
-    column = column - dot(inverse, small * column)
-    step = entry(column) - dot(row, dot(matrix, column))
-    return posed(held + jnp.where(jnp.arange(n) == least, own * step, 0))
+        return posed(entries)
+    first = jnp.argmin(posed(entries))
+    row = lax.dynamic_index_in_dim(inverse, first, keepdims=False)
+    forward = dot(row, matrix)
+    change = dot(stop_gradient(forward) - forward, inverse)
+    of_first = of_contacts(jnp.arange(n) == first, size)
+    return posed(entries + jnp.where(of_first, change, 0))
 
 
 def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:

@@ -50,9 +50,11 @@ def watched_values(system, p: Point, active: Active, mode):
 
     limit = friction_limit(system.static_friction, forces[:n])
     may_slip = active.stick & jnp.isfinite(system.static_friction)
-    # All that slide lose it in the same instant.
+    # All that slide lose it in the same instant, but it is the least that jams.
     posed = posedness(p.W, active, system.friction, solver, derivative=True)
-    solvable = jnp.where(watched & ~active.stick, jnp.min(posed), UNWATCHED)
+    later = jnp.where(jnp.arange(n) == jnp.argmin(posed), 0, eps**0.25)
+    solvable = jnp.min(posed) + later
+    solvable = jnp.where(watched & ~active.stick, solvable, UNWATCHED)
     jammed = mode == ContactMode.JAMMED
     solvable = jnp.where(jammed, -1, solvable)
 

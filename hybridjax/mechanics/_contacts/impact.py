@@ -41,7 +41,7 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     unseen = jnp.sqrt(2 * _unseen(p) * jnp.abs(p.c[:n]))
     sought = c, p.speed, held, unseen
     if system.tangents is not None:
-        sought = where(jams, _a_moment_later(p, closed), sought)
+        sought = where(jams, _a_moment_later(p, closed, hit), sought)
     rows, size, held, unseen = sought
     can_stick = closed & ~slick(system)
     tangential = p.velocity[n:] if system.tangents is not None else approach
@@ -109,7 +109,7 @@ def _turned(p: Point, c, active: Active, before: Active, free, friction):
     return eqx.tree_at(lambda a: a.direction, active, direction)
 
 
-def _a_moment_later(p: Point, closed):
+def _a_moment_later(p: Point, closed, hit):
     """What impulses of a jam are sought by: velocities, their size, and that none is
     held, and no pull is unseen.
 
@@ -121,7 +121,12 @@ def _a_moment_later(p: Point, closed):
     fastest = jnp.max(jnp.where(closed, norm(p.velocity[n:], n), 0))
     dt = jnp.finfo(p.c.dtype).eps ** 0.25 * fastest / jnp.where(p.size > 0, p.size, 1)
     slips = jnp.where(np.arange(p.c.size) < n, 0, p.velocity)
-    return dt * p.c + slips, dt * p.size, jnp.asarray(False), jnp.zeros_like(p.gap)
+    rates = p.c
+    if not in_space(p.c.size, hit.size):
+        # Where a flow leads to a jam, nothing presses any more what does.
+        little_press = jnp.finfo(p.c.dtype).eps ** 0.125 * p.size
+        rates = rates - jnp.pad(jnp.where(hit, little_press, 0), (0, hit.size))
+    return dt * rates + slips, dt * p.size, jnp.asarray(False), jnp.zeros_like(p.gap)
 
 
 def is_there(p: Point, closed) -> Bool[Array, " n_contacts"]:

@@ -20,9 +20,9 @@ _FEW = 48
 
 def inverse(
     a: Float[Array, "n n"], active: Bool[Array, " n"] | None = None
-) -> Float[Array, "n n"]:
-    """The inverse of a matrix; or of the rows and columns that are `active`, beside the
-    identity in all others."""
+) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    """The inverse of a matrix, and the sign of its determinant; or of the rows and
+    columns that are `active`, beside the identity in all others."""
     if active is None or active.shape[0] <= 2 * _FEW:
         return _eliminated(a, active)
     # Of a robot with many contacts few are closed.
@@ -37,12 +37,12 @@ def _of_few(a, active):
     """The inverse if no more than `_FEW` are active: of a matrix of that size."""
     order, place, count = in_order(active)
     order = order[:_FEW]
-    of_block = _eliminated(a[order][:, order], np.arange(_FEW) < count)
+    of_block, sign = _eliminated(a[order][:, order], np.arange(_FEW) < count)
     # In rows and columns of the others, nothing.
     place = jnp.where(active, place, _FEW)
     for axis in (0, 1):
         of_block = jnp.take(of_block, place, axis, mode="fill", fill_value=0)
-    return of_block + jnp.diag((~active).astype(a.dtype))
+    return of_block + jnp.diag((~active).astype(a.dtype)), sign
 
 
 def _eliminated(a, active):
@@ -62,19 +62,23 @@ def _eliminated(a, active):
         variable = jnp.where(active, -1, index)
 
     def eliminate(k, carry):
-        m, variable = carry
+        m, variable, sign = carry
         j = _row(jnp.asarray(order), k)
         column = _column(m, j)
         best = jnp.argmax(jnp.where(variable < 0, jnp.abs(column), -1))
-        solved = jnp.where(index == j, 1, _row(m, best)) / _row(column, best)
+        pivot = _row(column, best)
+        solved = jnp.where(index == j, 1, _row(m, best)) / pivot
         others = jnp.where((index == j)[None], 0, m) - column[:, None] * solved[None]
         is_best = index == best
         m = jnp.where(is_best[:, None], solved[None], others)
-        return m, jnp.where(is_best, j, variable)
+        return m, jnp.where(is_best, j, variable), sign * jnp.sign(pivot)
 
-    m, variable = lax.fori_loop(0, count, eliminate, (a, variable))
+    init = a, variable, jnp.ones((), a.dtype)
+    m, variable, sign = lax.fori_loop(0, count, eliminate, init)
     row = jnp.argmax(variable[None] == index[:, None], axis=1)
-    return m[row][:, variable]
+    exchanged = (variable[:, None] > variable[None]) & (index[:, None] < index[None])
+    odd = jnp.sum(exchanged.astype(jnp.int32)) & 1
+    return m[row][:, variable], jnp.where(odd, -sign, sign)
 
 
 def in_order(active: Bool[Array, " n"]):

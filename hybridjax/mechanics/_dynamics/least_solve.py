@@ -19,7 +19,7 @@ def solve_and_inverse(matrix, b, active=None):
     for a constant. This has errors that grow with its condition, and one refinement
     takes them out. All rows but those that are `active` must be rows of the identity,
     where `b` is zero."""
-    by_factor = lax.stop_gradient(inverse(lax.stop_gradient(matrix), active))
+    by_factor, _ = lax.stop_gradient(inverse(lax.stop_gradient(matrix), active))
     return _refined(1, True, matrix, by_factor, b, None), by_factor
 
 
@@ -30,8 +30,8 @@ def least_solve(matrix, b, weights, active=None, agree=True):
 
 def least_solve_and_inverse(matrix, b, weights, active=None, agree=True):
     """The solution of `matrix @ x = b`; that of least size, if there is more than one.
-    And by what it is found: the inverse of a regular matrix near `matrix`, and what
-    that one has more on its diagonal; both are taken for constants.
+    And by what it is found: the inverse of a regular matrix near `matrix`, and the sign
+    of its determinant; both are taken for constants.
 
     Redundant contacts (the four feet of a rigid table), or constraints, make the matrix
     singular. It is made regular by a small part of the `weights` on its diagonal, and
@@ -43,9 +43,9 @@ def least_solve_and_inverse(matrix, b, weights, active=None, agree=True):
     small = jnp.sqrt(jnp.finfo(matrix.dtype).eps) * weights
     identity = np.eye(matrix.shape[0], dtype=matrix.dtype)
     regular = lax.stop_gradient(matrix + small[:, None] * identity)
-    by_factor = lax.stop_gradient(inverse(regular, active))
+    by_factor, sign = lax.stop_gradient(inverse(regular, active))
     solution = _refined(2, agree, matrix, by_factor, b, small)
-    return solution, (by_factor, lax.stop_gradient(small))
+    return solution, (by_factor, sign)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))

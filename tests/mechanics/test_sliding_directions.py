@@ -5,6 +5,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hybridjax.mechanics import ContactMode
 from hybridjax.mechanics._contacts.complementarity import Active, contact_forces
 from hybridjax.mechanics._contacts.kinematics import gaps
@@ -132,15 +133,17 @@ def _land(box, *states):
     return lax.map(one, states)
 
 
-def test_friction_is_against_the_slip_or_it_is_said():
+# Of the first directions were not found, and all was over; of the second four that all
+# stick were not, as their least forces pull.
+@pytest.mark.parametrize("seed", [3, 4])
+def test_friction_is_against_the_slip_or_it_is_said(seed):
     # A tall box on four feet tips over one of them, and turns; feet of which it is said
     # that they are closed may approach. That is a lot for a search: what it does not
     # find is no solution, and so the mode says.
     feet, friction = np.array([0.1, 0.08, 0.4]) * _low, np.linspace(0.2, 0.9, 4)
     inertia = [0.02, 0.03, 0.004]
     box = body_on_plane(feet, inertia=inertia, friction=friction, rest_speed=1e-12)
-    # (With this seed four that all stick were not found, as their least forces pull.)
-    rng, m = np.random.default_rng(4), 600
+    rng, m = np.random.default_rng(seed), 600
     turns = Rotation.from_rotvec(rng.uniform(-3, 3, (m, 1)) * np.array([[0, 0, 1.0]]))
     q = np.zeros((m, 7))
     q[:, 2], q[:, 3:] = 0.4, np.roll(turns.as_quat(), 1, axis=1)

@@ -212,7 +212,10 @@ def find_active(
         undone = last & (lost_here | (bad & ~(normal & weak))).any()
         opens = moves[:n] > jnp.finfo(c.dtype).eps ** 0.75 * size
         slowly = members & ~active.closed & opens & (moves[:n] <= least) & pressed
-        found = (~bad.any() & ~last & slowly) | (bad & last & ~undone)
+        done = ~bad.any() & ~last
+        # But where directions were not found, all is sought in another order.
+        astray = done & lost_here & ~held
+        found = (done & ~astray.any() & slowly) | (bad & last & ~undone)
         turned = of_contacts(turn, max(tangential, n))
         direction = jnp.where(turned, direction, active.direction)
         # Its friction is that of the force which presses it back, together with which
@@ -231,7 +234,9 @@ def find_active(
         )
         lost = jnp.where(last, lost, lost_here)
         changed, before = where(undone, before, changed), where(last, before, active)
-        return i + 1, changed, before, (bad & ~last) | found, slow | found, lost
+        ahead = jnp.where(astray.any() & (i < guesses), limit - attempt, 1)
+        goes_on = (bad & ~last) | found | astray
+        return i + ahead.astype(i.dtype), changed, before, goes_on, slow | found, lost
 
     none = jnp.zeros_like(members)
     start = (jnp.asarray(0, jnp.int32), first, first, members, none, none)

@@ -78,28 +78,37 @@ def test_flow_that_jams():
     pushed = 1 + 3 * np.cos(tilts) ** 2 - 3 * friction * np.sin(tilts) * np.cos(tilts)
     jam = tilts[np.argmin(np.abs(pushed))]
 
-    @jax.jit
-    @jax.vmap
-    def run(p):
+    def final(p):
         x0, tight = on_end(*p), dfx.PIDController(rtol=1e-8, atol=1e-8)
         end = dict(mode0=slides, stepsize_controller=tight)
         sol = hj.simulate(rod, 0.0, 0.1, x0, **end, **_OPTIONS)
-        (q, v), log = jax.tree.map(lambda a: a[0], sol.events.x_before), sol.events
+        return jnp.concatenate(sol.x1), sol
+
+    @jax.jit
+    @jax.vmap
+    def run(p):
+        x1, dx1, sol = jax.jvp(final, (p,), (direction,), has_aux=True)
+        log = sol.events
+        (q, v), (_, landed) = jax.tree.map(lambda a: a[0], (log.x_before, log.x_after))
         slip = v[0] + 0.5 * jnp.sin(q[2]) * v[2]
         (_, after), impulse = _stuck(jnp.stack([q[2], slip, v[2]]))
-        x_after = jax.tree.map(lambda a: a[0], log.x_after)
-        return sol.result, log.event[0], q[2], impulse, after, x_after[1]
+        off = jnp.abs(landed - after)
+        return x1, dx1, (sol.result, log.event[0], q[2], impulse, off)
 
     tilt = jnp.array([0.878, 0.883, 0.852, 0.871, 0.86])
     speed, rate = jnp.array(
         [[-9.3, -17.1, -18.8, -9.3, -7.4], [-2.7, -1.1, 1.8, -3.4, -2.6]]
     )
-    result, event, where, impulse, after, got = run(jnp.stack([tilt, speed, rate], 1))
+    p, direction = jnp.stack([tilt, speed, rate], 1), jnp.array([0.3, 0.7, -0.4])
+    _, got, (result, event, where, impulse, off) = run(p)
+    across, along = impulse.T
     assert bool((result == hj.RESULTS.successful).all())
     np.testing.assert_array_equal(event, 6)
     np.testing.assert_allclose(where, jam, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(got, after, rtol=0, atol=1e-5)
-    assert (jnp.abs(impulse[:, 1]) < 1.0001 * friction * impulse[:, 0]).all()
+    assert (off < 1e-5).all() and (jnp.abs(along) < 1.0001 * friction * across).all()
+    along_all = jnp.tile(direction, (5, 1))
+    slope = slope_along(lambda p: run(p)[0], p, along_all, 1e-5)
+    assert error(got, slope) < 1e-5
 
 
 #

@@ -87,10 +87,10 @@ def posedness(
     own = jnp.where(own > 0, own, 1)
     cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, size, n)]
     alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
-    eps = jnp.finfo(W.dtype).eps ** 0.5
+    eps = jnp.finfo(W.dtype).eps
     # In the plane it ends before forces are lost in the small part of the regular
     # matrix. In space the slip turns, and it may never come to that.
-    least = 0 if in_space(size, n) else 32 * eps
+    least = 0 if in_space(size, n) else eps**0.4
 
     def posed(entries):
         held = own * entries[:n]
@@ -99,7 +99,7 @@ def posedness(
         posed = jnp.minimum(fine, jnp.maximum(alone, held))
         # But one that the others would leave hardly any motion, also without its
         # friction, is judged by itself.
-        moves = cured**2 / (cured**2 + eps * held**2)
+        moves = cured**2 / (cured**2 + eps**0.5 * held**2)
         return jnp.where(rubs, alone + (posed - alone) * moves - least, 1)
 
     blocks = [inverse[:n, i : i + n] for i in range(0, size, n)]

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._jax.diagonal import diagonal
 from ._contacts.kinematics import point
 from ._contacts.some_contacts import SomeContacts
 from ._mechanical import MechanicalSystem
@@ -92,7 +93,7 @@ def decoupled(
     tol = 64 * jnp.finfo(q.dtype).eps
     p = point(SomeContacts(system, q.dtype), t, q, v, args)
     W = p.W[:n, :n]
-    norms = jnp.sqrt(jnp.diagonal(W))
+    norms = jnp.sqrt(diagonal(W))
     coupling = W / jnp.outer(norms, norms)
     off = ~jnp.eye(n, dtype=bool)
     orthogonal = jnp.all(jnp.where(off, jnp.abs(coupling), 0) <= tol)
@@ -103,7 +104,7 @@ def decoupled(
         return jnp.diag(M) if M.ndim == 1 else M
 
     M = mass(q)
-    size = jnp.sqrt(jnp.diagonal(M))
+    size = jnp.sqrt(diagonal(M))
     linked = jnp.abs(M) > tol * jnp.outer(size, size)
     for _ in range(max(d - 1, 1).bit_length()):
         linked = jnp.matmul(linked.astype(q.dtype), linked.astype(q.dtype)) > 0

@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._systems.parameter import parameter
+from ..mechanics._dynamics.cross import cross
 from ..mechanics._dynamics.dot import dot
 from ._kinematics import Kinematics, Twists
 from ._topology import selection, Topology
-from ._transforms import cross
 
 
 class Attached(eqx.Module):

@@ -17,11 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._systems.parameter import parameter
+from ..mechanics._dynamics.cross import cross
 from ..mechanics._dynamics.dot import dot
 from ..mechanics._dynamics.joints import rotation_matrix
 from ._compile import load_mujoco
 from ._topology import selection, Topology, topology_of
-from ._transforms import compose, cross, generator, picked, transform
+from ._transforms import compose, generator, picked, transform
 
 
 class Twists(eqx.Module):

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..mechanics._dynamics.cross import cross
+
 
 class TangentFrames(eqx.Module):
     """One direction in a plane of motion, or two orthogonal ones in space."""
@@ -16,7 +18,7 @@ class TangentFrames(eqx.Module):
             plane = np.broadcast_to(
                 np.asarray(self.plane, normals.dtype), normals.shape
             )
-            return [jnp.cross(plane, normals)]
+            return [cross(plane, normals)]
         # Duff et al., Building an orthonormal basis, revisited (2017): smooth but at
         # the equator, where z changes its sign.
         x, y, z = normals.T

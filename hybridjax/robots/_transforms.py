@@ -21,12 +21,6 @@ def picked(frames, transforms):
     return dot(pick, transforms.reshape(-1, 16)).reshape(-1, 4, 4)
 
 
-def cross(a, b):
-    """Products of many vectors: one sum, and no parts."""
-    outer = a[..., :, None] * b[..., None, :]
-    return dot(outer.reshape(-1, 9), _CROSS).reshape(outer.shape[:-1])
-
-
 def transform(position, quaternion) -> np.ndarray:
     """Of a frame, in the one in which its position and orientation are given."""
     rotation = np.zeros(9)
@@ -44,7 +38,3 @@ def generator(turning: Any, moving: Any) -> np.ndarray:
     out[:3, :3] = [[0, -z, y], [z, 0, -x], [-y, x, 0]]
     out[:3, 3] = moving
     return out
-
-
-# The cross product is the sum of `[3 i + j] a[i] b[j]`.
-_CROSS = np.cross(np.eye(3)[:, None], np.eye(3)[None]).reshape(9, 3).astype(np.float32)

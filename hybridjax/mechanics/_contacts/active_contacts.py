@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from ..._jax.branch import where
+from ..._jax.diagonal import diagonal
 from ..._jax.division import divided
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
@@ -106,7 +107,7 @@ def find_active(
         rubs = projected.closed & ~projected.stick & (friction > 0)
         redundant = are_redundant(W, held_rows(projected, c.shape[0]))
         trusted = converged & redundant & ~rubs.any()
-    members, own = guess.closed | waits, jnp.diagonal(W)[:n]
+    members, own = guess.closed | waits, diagonal(W, n)
     many = jnp.sum(members.astype(jnp.int32))
     limit = 8 * many + 8 if not spatial else 2 * many + 4
     # At rest, what leaves its cone or lifts off is watched, and others hold it. So it

@@ -7,6 +7,7 @@ gaps and slips are `c + W lam`, where `W = J M^-1 J^T`: the block system of Kong
 velocities, (69).
 """
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..._jax.diagonal import diagonal
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .._dynamics.elimination import pivots
@@ -83,9 +85,9 @@ def posedness(
     if size == n:
         return jnp.ones_like(friction)
     rubs = active.closed & ~active.stick & (friction > 0)
-    own = jnp.diagonal(W)[:n]
+    own = diagonal(W, n)
     own = jnp.where(own > 0, own, 1)
-    cross = [jnp.diagonal(W[:n, i : i + n]) for i in range(n, size, n)]
+    cross = [diagonal(W, n, i) for i in range(n, size, n)]
     alone = 1 - friction * along(active.direction, jnp.concatenate(cross), n) / own
     eps = jnp.finfo(W.dtype).eps
     # In the plane it ends before forces are lost in the small part of the regular
@@ -102,8 +104,8 @@ def posedness(
         moves = cured**2 / (cured**2 + eps**0.5 * held**2)
         return jnp.where(rubs, alone + (posed - alone) * moves - least, 1)
 
-    blocks = [inverse[:n, i : i + n] for i in range(0, size, n)]
-    entries = jnp.concatenate([jnp.diagonal(block) for block in blocks])
+    entries = [diagonal(inverse, n, i) for i in range(0, size, n)]
+    entries = jnp.concatenate(entries)
     if not derivative:
         return posed(entries)
     first = jnp.argmin(posed(entries))
@@ -138,10 +140,10 @@ def contact_equations(W, c, active: Active, friction) -> tuple[Any, ...]:
 def weights_of(W, n: int) -> Float[Array, " rows"]:
     """How little forces take of what is not determined. More is left to normal forces:
     legs do not push apart. And as much in all directions along a surface."""
-    normal, *tangential = jnp.diagonal(W).reshape(-1, n)
+    normal, *tangential = diagonal(W).reshape(-1, n)
     many = len(tangential)
-    own = _OF_FRICTION * sum(tangential) / max(many, 1)
-    return jnp.concatenate([normal] + many * [own])
+    own = [_OF_FRICTION / many * functools.reduce(jnp.add, tangential)] if many else []
+    return jnp.concatenate([normal, *many * own])
 
 
 def _at_normal(share, n: int):
@@ -170,7 +172,7 @@ _OF_FRICTION = 16
 
 def are_redundant(W, rows) -> Bool[Array, ""]:
     """Do some of these rows follow from the others?"""
-    scale = jnp.sqrt(jnp.diagonal(W))
+    scale = jnp.sqrt(diagonal(W))
     cosines = W / jnp.outer(scale, scale)
     both = jnp.outer(rows, rows)
     cosines = stop_gradient(jnp.where(both, cosines, jnp.eye(*W.shape, dtype=W.dtype)))
@@ -182,7 +184,7 @@ def are_redundant(W, rows) -> Bool[Array, ""]:
 def force_size(W, size, force) -> Float[Array, ""]:
     """The size of contact forces, also where they happen to vanish: with the one that
     would move a contact as much as `size`."""
-    own = jnp.diagonal(W)
+    own = diagonal(W)
     return jnp.max(jnp.abs(force)) + size / jnp.max(jnp.where(own > 0, own, 1))
 
 

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 
 from ..._jax.branch import cond_any
+from ..._jax.diagonal import diagonal
 from ..._jax.reduce import any_of
 from ..._jax.tracing import stop_gradient
 from ..._systems.system import UNWATCHED
@@ -32,7 +33,7 @@ def watched_values(system, p: Point, active: Active, mode):
     # of a force. When all of it is gone, and not before, one by one lifts off.
     _, inverse, _ = solver
     eps = jnp.finfo(p.c.dtype).eps
-    rounded = stop_gradient(eps * p.size * jnp.abs(jnp.diagonal(inverse)))
+    rounded = stop_gradient(eps * p.size * jnp.abs(diagonal(inverse)))
 
     normal = jnp.where(mode == ContactMode.FREE, p.gap, forces[:n] + rounded[:n])
     normal = jnp.where(mode == ContactMode.LIFTING, moves[:n] + small, normal)

@@ -5,6 +5,8 @@ vectors are flat, as the rows of a `Point` are: first the components of all cont
 along their first direction, then those along the second.
 """
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -25,7 +27,8 @@ def rows_of(tangents: Float[Array, "..."]) -> Float[Array, "rows d"]:
 def along(direction, a, n: int) -> Float[Array, " n"]:
     """The components of vectors along directions."""
     products = direction * a
-    return sum(products[i : i + n] for i in range(n, a.shape[0], n)) + products[:n]
+    parts = [products[i : i + n] for i in range(0, a.shape[0], n)]
+    return functools.reduce(jnp.add, parts)
 
 
 def norm(a, n: int) -> Float[Array, " n"]:

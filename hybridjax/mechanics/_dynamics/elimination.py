@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._jax.branch import cond_any
+from ..._jax.diagonal import diagonal
 
 
 # Beyond twice as many rows the matrix of active ones is made: so much smaller that it
@@ -54,18 +55,20 @@ def _eliminated(a, active):
     that row's of the inverse.
     """
     n = a.shape[0]
-    index = np.arange(n)
-    order, count, variable = index, n, jnp.full(n, -1)
+    index = _numbers(n)
+    # `n` is none of them.
+    order, count, variable = index, n, jnp.full(n, n, index.dtype)
     if active is not None:
         a = jnp.where(active[:, None] & active[None], a, np.eye(n, dtype=a.dtype))
         order, _, count = in_order(active)
-        variable = jnp.where(active, -1, index)
+        variable = jnp.where(active, variable, index)
 
     def eliminate(k, carry):
         m, variable, sign = carry
         j = _row(jnp.asarray(order), k)
         column = _column(m, j)
-        best = jnp.argmax(jnp.where(variable < 0, jnp.abs(column), -1))
+        best = jnp.where(variable == n, jnp.abs(column), -1)
+        best = lax.argmax(best, 0, index.dtype)
         pivot = _row(column, best)
         solved = jnp.where(index == j, 1, _row(m, best)) / pivot
         others = jnp.where((index == j)[None], 0, m) - column[:, None] * solved[None]
@@ -75,7 +78,8 @@ def _eliminated(a, active):
 
     init = a, variable, jnp.ones((), a.dtype)
     m, variable, sign = lax.fori_loop(0, count, eliminate, init)
-    row = jnp.argmax(variable[None] == index[:, None], axis=1)
+    row = jnp.where(variable[None] == index[:, None], index[None], 0)
+    row = jnp.sum(row, axis=1, dtype=index.dtype)
     exchanged = (variable[:, None] > variable[None]) & (index[:, None] < index[None])
     odd = jnp.sum(exchanged.astype(jnp.int32)) & 1
     return m[row][:, variable], jnp.where(odd, -sign, sign)
@@ -84,12 +88,13 @@ def _eliminated(a, active):
 def in_order(active: Bool[Array, " n"]):
     """The numbers of those that are active, and then zeros; the place of each among
     them, or -1; and how many there are."""
-    index, numbers = np.arange(active.shape[0]), active.astype(jnp.int32)
+    index, numbers = _numbers(active.shape[0]), active.astype(jnp.int32)
     # XLA makes three kernels of a cumulative sum.
     before = jnp.where(index[None] < index[:, None], numbers[None], 0)
     place = jnp.where(active, jnp.sum(before, axis=1, dtype=jnp.int32), -1)
-    order = jnp.sum(jnp.where(place[None] == index[:, None], index[None], 0), axis=1)
-    return order, place, jnp.sum(numbers)
+    order = jnp.where(place[None] == index.astype(np.int32)[:, None], index[None], 0)
+    order = jnp.sum(order, axis=1, dtype=index.dtype)
+    return order, place, jnp.sum(numbers, dtype=jnp.int32)
 
 
 def pivots(
@@ -97,7 +102,8 @@ def pivots(
 ) -> Float[Array, " n"]:
     """Of a symmetric matrix: what is on the diagonal of its Cholesky factor, squared;
     or NaN. All rows but those that are `active` must be rows of the identity."""
-    order, place, count = np.arange(a.shape[0]), np.arange(a.shape[0]), a.shape[0]
+    count = a.shape[0]
+    order, place = _numbers(count), np.arange(count)
     if active is not None:
         order, place, count = in_order(active)
 
@@ -107,13 +113,19 @@ def pivots(
         below = jnp.where(place > k, _column(m, j), 0)
         return m - below[:, None] * (_row(m, j) / pivot)[None]
 
-    found = jnp.diagonal(lax.fori_loop(0, count, eliminate, a))
+    found = diagonal(lax.fori_loop(0, count, eliminate, a))
     return jnp.where(found > 0, found, jnp.nan)
 
 
+def _numbers(n: int):
+    """From zero. Without a sign: what may be negative JAX counts from the end, with
+    three operations for each place where it is an index."""
+    return np.arange(n, dtype=np.uint32)
+
+
 def _column(m, k):
-    return lax.dynamic_index_in_dim(m, k, 1, keepdims=False)
+    return lax.dynamic_index_in_dim(m, k.astype(np.uint32), 1, keepdims=False)
 
 
 def _row(m, k):
-    return lax.dynamic_index_in_dim(m, k, 0, keepdims=False)
+    return lax.dynamic_index_in_dim(m, k.astype(np.uint32), 0, keepdims=False)

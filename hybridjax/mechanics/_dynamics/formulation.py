@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..._jax.diagonal import diagonal
 from ..._systems.parameter import parameter
 from ..._systems.stabilization import stabilization
 from .dot import dot
@@ -67,7 +68,7 @@ class IndexOne(AbstractFormulation):
         target = constraints.target - stabilization(errors)
         S = dot(G, response)
         missing = dot(G, free) - _first(target, k)
-        multipliers = least_solve(S, missing, jnp.diagonal(S))
+        multipliers = least_solve(S, missing, diagonal(S))
         return free - dot(response, multipliers), multipliers
 
 

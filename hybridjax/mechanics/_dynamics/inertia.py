@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ..._jax.diagonal import diagonal
 from .coordinates import as_momentum, pull_back, qdot
 from .dot import dot
 from .elimination import pivots
@@ -54,7 +55,7 @@ def is_regular(mass) -> Bool[Array, ""]:
     size = jnp.finfo(mass.dtype).eps * mass.shape[0]
     if mass.ndim == 1:
         return jnp.min(mass) > size * jnp.max(mass)
-    return jnp.min(pivots(mass)) > size * jnp.max(jnp.diagonal(mass))
+    return jnp.min(pivots(mass)) > size * jnp.max(diagonal(mass))
 
 
 SINGULAR = (

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..._jax.deferred import deferred
+from ..._jax.diagonal import diagonal
 from ..._jax.tracing import is_traced
 from ..._systems.names import Names
 from ..._systems.parameter import in_dtype
@@ -335,7 +336,7 @@ class Multibody(AbstractSelfStartingSystem):
         G = constraints.jacobian
         response = accelerate(self.mass_matrix(q, args).astype(q.dtype), G.T)
         S = dot(G, response)
-        impulse = least_solve(S, rows, jnp.diagonal(S))
+        impulse = least_solve(S, rows, diagonal(S))
         return impulse, -dot(response, impulse)
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from ..._systems.parameter import parameter
 from ...mechanics import free_joint, MechanicalSystem
+from ...mechanics._dynamics.cross import cross
 from ...mechanics._dynamics.joints import rotation_matrix
 
 
@@ -73,7 +74,7 @@ class _Body(eqx.Module):
 
     def bias(self, q, v, args):
         spin = v[3:]
-        return jnp.concatenate([0 * v[:3], jnp.cross(spin, self.inertia * spin)])
+        return jnp.concatenate([0 * v[:3], cross(spin, self.inertia * spin)])
 
     def effort(self, t, q, v, args):
         down = jnp.stack([jnp.sin(self.slope), 0 * self.slope, -jnp.cos(self.slope)])
@@ -96,6 +97,6 @@ class _Body(eqx.Module):
         """Of forces along an axis of the plane, e = Q^T e_i as the body sees it: a row
         of the rotation matrix. Such a force has the moment Q^T (r x e_i) = p x e - rho
         Q^T (e_3 x e_i)."""
-        turn = jnp.cross(self.points, e[None]) - self.radius * moment[None]
+        turn = cross(self.points, e[None]) - self.radius * moment[None]
         push = jnp.broadcast_to(jnp.asarray(np.eye(3)[axis], e.dtype), turn.shape)
         return jnp.concatenate([push, turn], axis=1)

@@ -69,7 +69,7 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     v = jnp.where(hit.any(), v + dot(p.response, impulses), v)
     bounces = hit & (e * -approach > 0)
     # What has no speed has not left: it may follow from the others that it has none.
-    after = stop_gradient(c + dot(p.W, impulses))
+    after = c + dot(p.W, impulses)
     slow = jnp.finfo(c.dtype).eps ** 0.75 * p.speed
     # And what is free, but at the surface, may be held there by what has touched it.
     rests = is_there(p, closed) & (jnp.abs(after[:n]) <= slow)
@@ -80,11 +80,13 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
         slow = slow + jnp.sum(jnp.where(ends, norm(after[n:], n), 0))
     none = opens & (after[:n] <= slow)
     remains = (active.closed | none | rests) & ~bounces
-    # Those that were held back without friction slide on with it.
+    # Those that were held back without friction slide on with it, and so does what has
+    # opened, and has not left.
     onward = unit(after[n:] if system.tangents is not None else after, n)
-    held_back = of_contacts(norm(active.direction, n) == 0, onward.size)
-    direction = jnp.where(held_back, onward, active.direction)
-    active = Active(remains, active.stick, direction)
+    slides_on = ~active.closed | (norm(active.direction, n) == 0)
+    slides_on = of_contacts(slides_on, onward.size)
+    direction = jnp.where(slides_on, onward, active.direction)
+    active = Active(remains, active.stick & active.closed, direction)
     # Those that touch down with it are only near their surfaces, or are there now,
     # but not in a nearby motion. And those that open have drifted: from below, they
     # might not rise above their surfaces.

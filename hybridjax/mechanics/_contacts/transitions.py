@@ -58,6 +58,7 @@ def transition(system, t, x, mode, event, args):
         direction=direction,
     )
     guess = where(hits, struck, guess)
+    direction = guess.direction
     v_after = v
     if spatial:
         # A slide ends at a small speed, and not at none.
@@ -83,12 +84,15 @@ def transition(system, t, x, mode, event, args):
         # that begins it. That is still to come, where a slide has not just begun.
         ends = stops & ~slows_down & ~lost.any()
         sticks = (settled == ContactMode.STICKING) | (here & (slows_down | ends))
-        held = Active(guess.closed, sticks | (active.stick & ends), direction)
+        stuck = jnp.where(hits, struck.stick, active.stick)
+        held = Active(guess.closed, sticks | stuck, direction)
         rates = lambda v: rate + dot(p.jacobian, v - before_impact)
         at = lambda rates: eqx.tree_at(lambda p: p.velocity, p, rates)
+        # Also others that are as slow are at rest then.
+        moves_on = jnp.where(held_rows(held, rate.size), 0, rates(v_after))
         gained = cond_any(
             ends,
-            lambda: _gained(system, p, active, here, at(rates(v_after)), held, settled),
+            lambda: _gained(system, p, active, here, at(moves_on), held, settled),
             lambda: jnp.zeros_like(rate),
         )
         gained = jnp.where(ends, gained, 0)

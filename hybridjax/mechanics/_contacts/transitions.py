@@ -84,8 +84,9 @@ def transition(system, t, x, mode, event, args):
         # that begins it. That is still to come, where a slide has not just begun.
         ends = stops & ~slows_down & ~lost.any()
         sticks = (settled == ContactMode.STICKING) | (here & (slows_down | ends))
-        stuck = jnp.where(hits, struck.stick, active.stick)
-        held = Active(guess.closed, sticks | stuck, direction)
+        # Nor has what has stuck, and its friction no direction.
+        sticks = sticks | jnp.where(hits, struck.stick, active.stick)
+        held = Active(guess.closed, sticks, direction)
         rates = lambda v: rate + dot(p.jacobian, v - before_impact)
         at = lambda rates: eqx.tree_at(lambda p: p.velocity, p, rates)
         # Also others that are as slow are at rest then.

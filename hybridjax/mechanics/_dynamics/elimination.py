@@ -52,63 +52,46 @@ def _eliminated(a, active):
 
     In place, and rows stay where they are, as to exchange them costs more. The row of
     the pivot becomes the one of the variable that is solved for, whose column becomes
-    that row's of the inverse. Two more columns say which variable that is, and what the
-    pivot was: one array, so that a pass is few kernels.
+    that row's of the inverse.
     """
     n = a.shape[0]
-    index, column = _numbers(n), _numbers(n + 2)
-    active = np.ones(n, bool) if active is None else active
-    a = jnp.where(active[:, None] & active[None], a, np.eye(n, dtype=a.dtype))
-    # `n` is none of them. (Not a concatenation, which is a kernel of its own.)
-    variable = jnp.where(active, n, index).astype(a.dtype)
-    wide = jnp.pad(a, ((0, 0), (0, 2)), constant_values=1)
-    begin = jnp.where((column == n)[None], variable[:, None], wide)
+    index = np.arange(n)
+    order, count, variable = index, n, jnp.full(n, -1)
+    if active is not None:
+        a = jnp.where(active[:, None] & active[None], a, np.eye(n, dtype=a.dtype))
+        order, _, count = in_order(active)
+        variable = jnp.where(active, -1, index)
 
-    def eliminate(j, m):
-        own = _column(m, j)
-        best = lax.argmax(jnp.where(m[:, n] == n, jnp.abs(own), -1), 0, index.dtype)
-        pivot, row = _row(own, best), _row(m, best)
-        solved = jnp.where(column == j, 1, row) / pivot
-        said = jnp.where(column == n, j.astype(a.dtype), pivot)
-        solves = column < n
-        others = jnp.where((column == j)[None], 0, m) - own[:, None] * solved[None]
-        others = jnp.where(solves[None], others, m)
-        row = jnp.where(solves, solved, said)
-        return jnp.where((index == best)[:, None], row[None], others)
+    def eliminate(k, carry):
+        m, variable, sign = carry
+        j = _row(jnp.asarray(order), k)
+        column = _column(m, j)
+        best = jnp.where(variable < 0, jnp.abs(column), -1)
+        best = lax.argmax(best, 0, np.uint32)
+        pivot = _row(column, best)
+        solved = jnp.where(index == j, 1, _row(m, best)) / pivot
+        others = jnp.where((index == j)[None], 0, m) - column[:, None] * solved[None]
+        is_best = index == best
+        m = jnp.where(is_best[:, None], solved[None], others)
+        return m, jnp.where(is_best, j, variable), sign * jnp.sign(pivot)
 
-    m = for_each(active, eliminate, begin)
-    variable = m[:, n].astype(index.dtype)
-    row = jnp.where(variable[None] == index[:, None], index[None], 0)
-    row = jnp.sum(row, axis=1, dtype=index.dtype)
+    init = a, variable, jnp.ones((), a.dtype)
+    m, variable, sign = lax.fori_loop(0, count, eliminate, init)
+    row = jnp.argmax(variable[None] == index[:, None], axis=1)
     exchanged = (variable[:, None] > variable[None]) & (index[:, None] < index[None])
     odd = jnp.sum(exchanged.astype(jnp.int32)) & 1
-    sign = jnp.prod(jnp.sign(m[:, n + 1]))
     return m[row][:, variable], jnp.where(odd, -sign, sign)
-
-
-def for_each(active: Bool[Array, " n"], step, init):
-    """`x = step(j, x)`, from `init` on, for all `j` that are active, in their order."""
-    index = _numbers(active.shape[0])
-    least = lambda some: jnp.min(jnp.where(some, index, index.size), initial=index.size)
-
-    def one(carry):
-        j, x = carry
-        return least(active & (index > j)), step(j, x)
-
-    init = least(active), init
-    return lax.while_loop(lambda carry: carry[0] < index.size, one, init)[1]
 
 
 def in_order(active: Bool[Array, " n"]):
     """The numbers of those that are active, and then zeros; the place of each among
     them, or -1; and how many there are."""
-    index, numbers = _numbers(active.shape[0]), active.astype(jnp.int32)
+    index, numbers = np.arange(active.shape[0]), active.astype(jnp.int32)
     # XLA makes three kernels of a cumulative sum.
     before = jnp.where(index[None] < index[:, None], numbers[None], 0)
     place = jnp.where(active, jnp.sum(before, axis=1, dtype=jnp.int32), -1)
-    order = jnp.where(place[None] == index.astype(np.int32)[:, None], index[None], 0)
-    order = jnp.sum(order, axis=1, dtype=index.dtype)
-    return order, place, jnp.sum(numbers, dtype=jnp.int32)
+    order = jnp.sum(jnp.where(place[None] == index[:, None], index[None], 0), axis=1)
+    return order, place, jnp.sum(numbers)
 
 
 def pivots(
@@ -116,27 +99,24 @@ def pivots(
 ) -> Float[Array, " n"]:
     """Of a symmetric matrix: what is on the diagonal of its Cholesky factor, squared;
     or NaN. All rows but those that are `active` must be rows of the identity."""
-    active = np.ones(a.shape[0], bool) if active is None else active
-    index = _numbers(a.shape[0])
+    order, place, count = np.arange(a.shape[0]), np.arange(a.shape[0]), a.shape[0]
+    if active is not None:
+        order, place, count = in_order(active)
 
-    def eliminate(j, m):
-        row, own = _row(m, j), _column(m, j)
-        below = jnp.where(active & (index > j), own, 0)
-        return m - below[:, None] * (row / _row(own, j))[None]
+    def eliminate(k, m):
+        j = _row(jnp.asarray(order), k)
+        pivot = _row(_column(m, j), j)
+        below = jnp.where(place > k, _column(m, j), 0)
+        return m - below[:, None] * (_row(m, j) / pivot)[None]
 
-    found = diagonal(for_each(active, eliminate, a))
+    found = diagonal(lax.fori_loop(0, count, eliminate, a))
     return jnp.where(found > 0, found, jnp.nan)
 
 
-def _numbers(n: int):
-    """From zero. Without a sign: what may be negative JAX counts from the end, with
-    three operations for each place where it is an index."""
-    return np.arange(n, dtype=np.uint32)
-
-
 def _column(m, k):
-    return lax.dynamic_index_in_dim(m, k, 1, keepdims=False)
+    return _row(m, k, 1)
 
 
-def _row(m, k):
-    return lax.dynamic_index_in_dim(m, k, 0, keepdims=False)
+def _row(m, k, axis=0):
+    # What may be negative JAX counts from the end, with three more operations.
+    return lax.dynamic_index_in_dim(m, k.astype(np.uint32), axis, keepdims=False)

@@ -141,9 +141,11 @@ def weights_of(W, n: int) -> Float[Array, " rows"]:
     """How little forces take of what is not determined. More is left to normal forces:
     legs do not push apart. And as much in all directions along a surface."""
     normal, *tangential = diagonal(W).reshape(-1, n)
+    if not tangential:
+        return normal
     many = len(tangential)
-    own = [_OF_FRICTION / many * functools.reduce(jnp.add, tangential)] if many else []
-    return jnp.concatenate([normal, *many * own])
+    own = _OF_FRICTION / many * functools.reduce(jnp.add, tangential)
+    return jnp.concatenate([normal, *many * [own]])
 
 
 def _at_normal(share, n: int):

@@ -89,9 +89,9 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     active = Active(remains, active.stick & active.closed, direction)
     # Those that touch down with it are only near their surfaces, or are there now,
     # but not in a nearby motion. And those that open have drifted: from below, they
-    # might not rise above their surfaces.
-    parts = others.any() | opens.any()
-    q = jnp.where(parts, q + closing(system, q, p, guess), q)
+    # might not rise above their surfaces. One that had just lifted off may hit below its
+    # own.
+    q = jnp.where(hit.any(), q + closing(system, q, p, guess), q)
     return q, v, active, unsolved
 
 

@@ -64,7 +64,9 @@ def transition(system, t, x, mode, event, args):
         # A slide ends at a small speed, and not at none.
         v_after = v + jnp.where(stops, stopping(system, p, guess), 0)
     # With what has been computed where it was before: it has hardly moved.
-    after = point(*stop_gradient((system, t, x[0], v_after, args)))
+    later = t, x[0], v_after, args
+    # In the plane nothing of it is differentiated.
+    after = point(system, *(later if spatial else stop_gradient(later)))
     if spatial:
         # Others that are as slow slide in other directions then.
         turned = stops & of_contacts((mode == ContactMode.SLIDING) & ~here, 2 * n)
@@ -88,16 +90,17 @@ def transition(system, t, x, mode, event, args):
         sticks = sticks | jnp.where(hits, struck.stick, active.stick)
         held = Active(guess.closed, sticks, direction)
         rates = lambda v: rate + dot(p.jacobian, v - before_impact)
-        at = lambda rates: eqx.tree_at(lambda p: p.velocity, p, rates)
-        # Also others that are as slow are at rest then.
-        moves_on = jnp.where(held_rows(held, rate.size), 0, rates(v_after))
-        gained = cond_any(
-            ends,
-            lambda: _gained(system, p, active, here, at(moves_on), held, settled),
-            lambda: jnp.zeros_like(rate),
-        )
+        at = lambda p, rates: eqx.tree_at(lambda p: p.velocity, p, rates)
+
+        def gained():
+            # Also others that are as slow are at rest then.
+            moves_on = jnp.where(held_rows(held, rate.size), 0, after.velocity)
+            rests = at(after, moves_on)
+            return _gained(system, p, active, here, rests, held, settled)
+
+        gained = cond_any(ends, gained, lambda: jnp.zeros_like(rate))
         gained = jnp.where(ends, gained, 0)
-        v = v + jnp.where(changes, stopping(system, at(rates(v) + gained), held), 0)
+        v = v + jnp.where(changes, stopping(system, at(p, rates(v) + gained), held), 0)
         # They may have stopped others.
         slides_on = norm(rates(v)[n:], n) > stop_speed(system, p)
         stopped = (settled == ContactMode.SLIDING) & ~slides_on & ~slick(system)

@@ -64,12 +64,12 @@ def _eliminated(a, active):
 
     def eliminate(k, carry):
         m, variable, sign = carry
-        j = _row(jnp.asarray(order), k)
-        column = _column(m, j)
+        j = _at(jnp.asarray(order), k)
+        column = _at(m, j, axis=1)
         best = jnp.where(variable < 0, jnp.abs(column), -1)
         best = lax.argmax(best, 0, np.uint32)
-        pivot = _row(column, best)
-        solved = jnp.where(index == j, 1, _row(m, best)) / pivot
+        pivot = _at(column, best)
+        solved = jnp.where(index == j, 1, _at(m, best)) / pivot
         others = jnp.where((index == j)[None], 0, m) - column[:, None] * solved[None]
         is_best = index == best
         m = jnp.where(is_best[:, None], solved[None], others)
@@ -104,19 +104,15 @@ def pivots(
         order, place, count = in_order(active)
 
     def eliminate(k, m):
-        j = _row(jnp.asarray(order), k)
-        pivot = _row(_column(m, j), j)
-        below = jnp.where(place > k, _column(m, j), 0)
-        return m - below[:, None] * (_row(m, j) / pivot)[None]
+        j = _at(jnp.asarray(order), k)
+        column = _at(m, j, axis=1)
+        below = jnp.where(place > k, column, 0)
+        return m - below[:, None] * (_at(m, j) / _at(column, j))[None]
 
     found = diagonal(lax.fori_loop(0, count, eliminate, a))
     return jnp.where(found > 0, found, jnp.nan)
 
 
-def _column(m, k):
-    return _row(m, k, 1)
-
-
-def _row(m, k, axis=0):
+def _at(m, k, axis=0):
     # What may be negative JAX counts from the end, with three more operations.
-    return lax.dynamic_index_in_dim(m, k.astype(np.uint32), axis, keepdims=False)
+    return lax.dynamic_index_in_dim(m, jnp.asarray(k, np.uint32), axis, keepdims=False)

@@ -88,9 +88,8 @@ def impact(system, p: Point, t, q, v, mode, hit, jams, args):
     direction = jnp.where(slides_on, onward, active.direction)
     active = Active(remains, active.stick & active.closed, direction)
     # Those that touch down with it are only near their surfaces, or are there now,
-    # but not in a nearby motion. And those that open have drifted: from below, they
-    # might not rise above their surfaces. One that had just lifted off may hit below its
-    # own.
+    # but not in a nearby motion. Those that open have drifted: from below, they might
+    # not rise above their surfaces. And one that has hardly lifted off may hit below.
     q = jnp.where(hit.any(), q + closing(system, q, p, guess), q)
     return q, v, active, unsolved
 

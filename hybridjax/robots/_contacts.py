@@ -88,8 +88,10 @@ def contacts_of(
                 "planes, and of spheres with each other; which geoms touch is chosen "
                 "by `contacts`."
             )
-    if plane is not None and not _in_plane(data, flat, ground, plane):
-        plane = None
+    if plane is not None:
+        flat = [p for p in flat if not _is_out_of_reach(model, data, p, plane)]
+        if not _in_plane(data, flat, ground, plane):
+            plane = None
     parts, names, frictions = [], [], []
     static = None if plane is None else tuple(float(a) for a in plane)
     if flat:
@@ -161,6 +163,20 @@ def _names(model, spots) -> list[str]:
         f"{name}, point {names[:i].count(name)}" if many[i] else name
         for i, name in enumerate(names)
     ]
+
+
+def _is_out_of_reach(model, data, pair, plane) -> bool:
+    """Is it a plane that no motion comes nearer to, as the wall behind it?"""
+    normal = data.geom_xmat[pair.first].reshape(3, 3)[:, 2]
+    if np.linalg.norm(np.cross(normal, plane)) > 1e-9:
+        return False
+    body = model.geom_bodyid[pair.second]
+    turn = data.xmat[body].reshape(3, 3)
+    gaps = [
+        normal @ (data.xpos[body] + turn @ place - data.geom_xpos[pair.first]) - radius
+        for place, radius in points_of(model, data, pair.second, None)
+    ]
+    return min(gaps) > pair.margin
 
 
 def _in_plane(data, pairs, ground, plane) -> bool:

@@ -48,7 +48,8 @@ def from_mjcf(
     - *Equality constraints* hold exactly: connect, weld, joint, tendon.
 
     Where the whole model moves in a plane (its hinges are parallel, and its slides
-    normal to them) contacts have one tangential direction, and elsewhere two.
+    normal to them) contacts have one tangential direction, and elsewhere two. What
+    moves beside such a plane touches no wall that is parallel to it.
 
     **Arguments:**
 

@@ -125,6 +125,19 @@ def test_models_that_move_in_a_plane():
         robot.keyframe("high")
 
 
+def test_walls_behind_what_moves_in_a_plane():
+    def behind(y):
+        wall = f'<geom name="wall" type="plane" pos="0 {y} 0" zaxis="0 1 0"'
+        model = HOPPER.replace("<worldbody>", f'<worldbody>{wall} size="1 1 1"/>')
+        robot = hj.robots.from_mjcf(model)
+        on_walls = {name.split(",")[0] for name in robot.contacts if "wall" in name}
+        return on_walls, robot.system.tangents(robot.x0[0], None).shape
+
+    # Trunk and foot reach 0.1 m from their plane, and no motion changes that.
+    assert behind(-0.1 - 1e-6) == (set(), (7, 4))
+    assert behind(-0.1 + 1e-6)[0] == {"geom 2 on wall", "foot on wall"}
+
+
 def test_height_function():
     slope = lambda x, y: 0.5 * x + 0.2
     robot = hj.robots.from_mjcf(HOPPER, ground=slope, contacts=["foot"], friction=0.4)

@@ -92,13 +92,13 @@ def transition(system, t, x, mode, event, args):
         rates = lambda v: rate + dot(p.jacobian, v - before_impact)
         at = lambda p, rates: eqx.tree_at(lambda p: p.velocity, p, rates)
 
-        def gained():
+        def gains():
             # Also others that are as slow are at rest then.
             moves_on = jnp.where(held_rows(held, rate.size), 0, after.velocity)
             rests = at(after, moves_on)
             return _gained(system, p, active, here, rests, held, settled)
 
-        gained = cond_any(ends, gained, lambda: jnp.zeros_like(rate))
+        gained = cond_any(ends, gains, lambda: jnp.zeros_like(rate))
         gained = jnp.where(ends, gained, 0)
         v = v + jnp.where(changes, stopping(system, at(p, rates(v) + gained), held), 0)
         # They may have stopped others.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hybridjax._systems.rest import at_tolerance
 from hybridjax.mechanics import ContactMode
 from hybridjax.models import body_on_plane
 from scipy.integrate import solve_ivp
@@ -385,6 +386,21 @@ def test_rest_speed():
     guards = jax.jit(lambda speed: body.guards(jnp.zeros(()), x0(speed), mode, None))
     before, after = guards(1.1e-3), guards(0.9e-3)
     assert before.min() > 0 and after.min() < 0
+
+
+def test_the_speed_of_rest_changes_with_forces():
+    # By default it is that of a short slide, with the accelerations that there are.
+    body = at_tolerance(body_on_plane(friction=0.5), 1e-2)
+    pull = jnp.array([30.0, 1.0])
+    body = eqx.tree_at(lambda b: b.effort, body, _Pulled(body.effort, pull))
+    x = jnp.array([0, 0, 0, *_upright]), jnp.zeros(6).at[1].set(0.1)
+    modes = jnp.array([[int(ContactMode.SLIDING)], [int(ContactMode.SLIPPING)]])
+    guards = lambda t: jax.vmap(lambda mode: body.guards(t, x, mode, None))(modes)
+    rates = jax.jit(jax.jacfwd(guards))(2.0)
+    expected = slope_along(jax.jit(guards), 2.0, 1.0, 1e-3)
+    np.testing.assert_allclose(rates, expected, rtol=0, atol=1e-9)
+    # At the end of a slide, and where it has begun.
+    assert abs(rates[0, 1]) > 1e-3 and abs(rates[1, 2]) > 4e-3
 
 
 def test_slows_down_before_it_slides():

@@ -111,10 +111,10 @@ def still(system, p: Point):
 
 def stop_speed(system, p: Point) -> Float[Array, ""]:
     """The speed at which a slide in space ends: see `docs/concepts/friction.md`."""
-    system, p = stop_gradient((system, p))
     given, height = system.rest_speed.given, system.rest_speed.height
     limit = RestSpeed(None, None if height is None else _SHARE * height)
-    least = limit(p.size, ROUNDING * jnp.finfo(p.c.dtype).eps * p.length)
+    limits = jnp.finfo(p.c.dtype)
+    least = limit(p.size + limits.tiny, ROUNDING * limits.eps * p.length)
     return least if given is None else jnp.maximum(least, given)
 
 

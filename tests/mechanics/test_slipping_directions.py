@@ -38,6 +38,8 @@ def test_slips_against_friction(turns):
         size = np.max(np.abs(c))
         _, along, aside = _solved(case, slips, u)
         assert np.all(np.abs(aside[slips]) < 1e-5 * size)
+        # Also where all that it does is to give way.
+        assert np.all(np.abs(aside[slips]) < 1e-4 * np.hypot(along, aside)[slips])
         backward = slips & (along < -1e-5 * size)
         onward += not np.any(backward)
         for foot in np.flatnonzero(backward):

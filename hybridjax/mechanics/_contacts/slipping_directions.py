@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ..._jax.reduce import any_of, largest
 from ..._jax.tracing import stop_gradient
 from .complementarity import Active, weights_of
-from .sliding_directions import aims, own, stiffness, turns
+from .sliding_directions import aims, own, turns
 from .tangential import along, norm, of_contacts, unit
 
 
@@ -33,26 +33,36 @@ def slipping_directions(
     tol, little = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype)
 
     def step(carry):
-        i, u, kappa, *_ = carry
-        # At first, where the forces push that it would take to stick.
-        active = Active(closed, stick | (free & (i == 0)), u)
+        i, u, kappa, presses, *_ = carry
+        # At first, where the forces push that it would take to stick. One that pulls
+        # goes where it would without friction.
+        rubs = jnp.where(of_contacts(presses | ~free, 2 * n), u, 0)
+        at_u = Active(closed, stick | (free & (i == 0)), u)
+        active = eqx.tree_at(lambda a: a.direction, at_u, rubs)
         z, forces, moves, inverse = aims(W, c, active, friction, kappa, little)
         # A slip against its direction is taken for none. So the equations stay regular,
         # and such a root repels, unless it is that of a slip which ends.
         onward = along(u, moves[n:], n)
         z = z - of_contacts(jnp.minimum(onward, 0), 2 * n) / own(W, n) * u
-        onward = onward + _slack(W, c, active, friction, forces, inverse)
+        onward = onward + _slack(W, c, at_u, friction, forces, inverse)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
-        kappa = jnp.maximum(stiffness(forces, z, friction, free), 0)
-        return i + 1, new, kappa, onward, largest(norm(new - u, n))
+        # Not by the size of `z`: what it took to stick is more than its friction, and
+        # would hold it as if it slipped fast.
+        slip = jnp.maximum(along(new, moves[n:] / own(W, n), n), 0)
+        press = friction * forces[:n]
+        presses = press > 0
+        kappa = press / (jnp.where(presses, press, 1) + slip)
+        kappa = jnp.where(free & presses, kappa, 0)
+        return i + 1, new, kappa, presses, onward, largest(norm(new - u, n))
 
     def going_on(carry):
         i, *_, change = carry
         return (i < _STEPS) & ~((i > 1) & (change <= tol)) & any_of(free)
 
     none = jnp.zeros_like(c[:n])
-    init = jnp.asarray(0, jnp.int32), u, none, none, jnp.asarray(jnp.inf, c.dtype)
-    _, u, _, onward, _ = lax.while_loop(going_on, step, init)
+    endless = jnp.asarray(jnp.inf, c.dtype)
+    init = jnp.asarray(0, jnp.int32), u, none, jnp.ones((n,), bool), none, endless
+    _, u, _, _, onward, _ = lax.while_loop(going_on, step, init)
     return eqx.tree_at(lambda a: a.direction, active, u), onward
 
 

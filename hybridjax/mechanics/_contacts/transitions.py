@@ -105,6 +105,10 @@ def transition(system, t, x, mode, event, args):
         slides_on = norm(rates(v)[n:], n) > stop_speed(system, p)
         stopped = (settled == ContactMode.SLIDING) & ~slides_on & ~slick(system)
         settled = jnp.where(stopped, int(ContactMode.SLIPPING), settled)
+        # And what has opened may be held again: the fourth foot, by three of them.
+        rests = rests_there(system, at(p, rates(v)), is_closed(settled))
+        rests = rests & (settled == ContactMode.FREE)
+        settled = jnp.where(rests, int(ContactMode.LIFTING), settled)
     mode = jnp.where(changes, settled, watch_on)
     lost = (jams & lost) | (hits & unsolved)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)

@@ -108,9 +108,8 @@ def contacts_of(
         )
         margins = np.array([p.margin for p, _, _ in spots])
         if ground is None:
-            planes = [p.first for p, _, _ in spots]
-            normals = data.geom_xmat[planes].reshape(-1, 3, 3)[:, :, 2]
-            offsets = np.sum(normals * data.geom_xpos[planes], axis=1) + margins
+            normals, through = _planes(data, [p for p, _, _ in spots])
+            offsets = np.sum(normals * through, axis=1) + margins
             parts.append(Planes(points, parameter(normals), parameter(offsets)))
         else:
             parts.append(Heights(points, ground, parameter(margins), static))
@@ -165,15 +164,21 @@ def _names(model, spots) -> list[str]:
     ]
 
 
+def _planes(data, pairs) -> tuple[np.ndarray, np.ndarray]:
+    """Their normals, and a point on each."""
+    planes = [pair.first for pair in pairs]
+    return data.geom_xmat[planes].reshape(-1, 3, 3)[:, :, 2], data.geom_xpos[planes]
+
+
 def _is_out_of_reach(model, data, pair, plane) -> bool:
     """Is it a plane that no motion comes nearer to, as the wall behind it?"""
-    normal = data.geom_xmat[pair.first].reshape(3, 3)[:, 2]
+    (normal,), (through,) = _planes(data, [pair])
     if np.linalg.norm(np.cross(normal, plane)) > 1e-9:
         return False
     body = model.geom_bodyid[pair.second]
     turn = data.xmat[body].reshape(3, 3)
     gaps = [
-        normal @ (data.xpos[body] + turn @ place - data.geom_xpos[pair.first]) - radius
+        normal @ (data.xpos[body] + turn @ place - through) - radius
         for place, radius in points_of(model, data, pair.second, None)
     ]
     return min(gaps) > pair.margin
@@ -181,6 +186,6 @@ def _is_out_of_reach(model, data, pair, plane) -> bool:
 
 def _in_plane(data, pairs, ground, plane) -> bool:
     """Do contacts stay in the plane of motion? A puck's do not, on its table."""
-    normals = data.geom_xmat[[p.first for p in pairs]].reshape(-1, 3, 3)[:, :, 2]
+    normals, _ = _planes(data, pairs)
     normals = [*normals, np.array([0, 0, 1.0])] if ground else normals
     return all(abs(normal @ plane) < 1e-9 for normal in normals)

@@ -67,7 +67,8 @@ def decoupled(
 
     **Raises:**
 
-    - `ValueError` if the system has bilateral constraints, or a `velocity_to_qdot`.
+    - `ValueError` if the system has bilateral constraints, a `velocity_to_qdot`, or
+      `dry_friction`.
 
     ??? cite "Reference"
 
@@ -86,6 +87,11 @@ def decoupled(
             "Argument `system` must have velocities that are the rates of its "
             "configuration, as limbs are looked for in coordinates. Use angles in "
             "place of `velocity_to_qdot`."
+        )
+    if system.dry:
+        raise ValueError(
+            "Argument `system` must have no `dry_friction`: forces that jump where a "
+            "velocity turns are not looked at here."
         )
     v = jnp.ones_like(q) if v is None else v
     t = jnp.asarray(t, q.dtype)

@@ -13,6 +13,7 @@ from .._systems.parameter import parameter
 from .._systems.rest import as_rest_speed, RestSpeed
 from .._systems.system import AbstractSelfStartingSystem, UNWATCHED
 from ._contacts.contact_mode import ContactMode
+from ._contacts.dry_friction import with_dry
 from ._contacts.forces import active_in, forces_of
 from ._contacts.guards import watched_values
 from ._contacts.kinematics import point
@@ -69,8 +70,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         are zero. The Coriolis terms $C \dot q$ are derived from it.
     - `effort`: callable `(t, q, v, args) -> f`, the applied and internal forces, of
         shape `(d,)`.
-    - `gap`: callable `(q, args) -> a`, of shape `(n_contacts,)`.
-    - `n_contacts`: number of contacts.
+    - `gap`: callable `(q, args) -> a`, of shape `(n_contacts,)`. `None`: there are
+        none, but `dry_friction`.
+    - `n_contacts`: number of contacts with a gap.
     - `normals`: callable `(q, args) -> J_n`, of shape `(n_contacts, d)`: times $\dot q$
         it is the velocity of each gap. If it is known, as that of a robot is, the gaps
         need not be differentiated, by a reverse pass for each contact. `None`: they
@@ -86,6 +88,12 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         one of them is taken.) With `jnp.inf` a contact that sticks slips only where it
         would have to be held down, and would sink without its tangential force; or at a
         dead centre of a mechanism, where no force can hold it.
+    - `dry_friction`: $F$, of shape `(d,)`: forces that oppose the velocities, as in the
+        bearings of joints, $-F_i \operatorname{sign}(v_i)$, and hold what is at rest
+        with at most as much. In units of the effort (N, or N m). What has some is a
+        contact, too, after the others, in the order of `v`: it sticks or slides, its
+        gap is zero, and its normal force is $F_i$. It has no impulse at an impact.
+        Entries that are known to be zero here have none. `None`: there is none.
     - `restitution`: $e$, from 0 to 1, one number or one for each contact; or a callable
         `(q, v, args) -> e` of the state before the impact.
     - `rest_speed`: a contact that would leave its surface no faster than this, in
@@ -120,7 +128,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         they are known, as those of a robot are by recursion from link to link (its
         weight may be among them, as in MuJoCo's `qfrc_bias`). The mass matrix is then
         not differentiated for them. `None`: they are derived from it.
-    - `most_closed`: how many contacts may be closed, or lifting off, at once. Of some
+    - `most_closed`: how many contacts may be closed, or lifting off, at once, beside
+        those of `dry_friction`, which always are. Of some
         dozens of contact points, as a robot has, few are as a rule, and it is worth
         saying: only so many are in the equations that are solved. Nothing else changes;
         a simulation in which there are more fails, and says so. `None`: all of them.
@@ -200,6 +209,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     rest_speed: RestSpeed
     friction: Float[Array, " n_contacts"]
     static_friction: Float[Array, " n_contacts"]
+    dry_friction: Float[Array, " d"] | None
     stabilization: Float[Array, ""]
     constraints: Callable | None
     formulation: AbstractFormulation
@@ -208,18 +218,20 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     n_contacts: int = eqx.field(static=True)
     apex: bool = eqx.field(static=True)
     most_closed: int | None = eqx.field(static=True)
+    dry: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(
         self,
         mass_matrix: Callable,
         effort: Callable,
-        gap: Callable,
-        n_contacts: int,
+        gap: Callable | None = None,
+        n_contacts: int = 0,
         *,
         normals: Callable | None = None,
         tangents: Callable | None = None,
         friction: ArrayLike = 0.0,
         static_friction: ArrayLike | None = None,
+        dry_friction: ArrayLike | None = None,
         restitution: ArrayLike | Callable = 0.0,
         rest_speed: ArrayLike | None = None,
         surface: Callable | None = None,
@@ -235,7 +247,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
             static_friction = friction
         self.mass_matrix = mass_matrix
         self.effort = effort
-        self.gap = gap
+        self.gap = _no_gaps if gap is None else gap
         self.normals = normals
         self.tangents = tangents
         if not callable(restitution):
@@ -252,13 +264,16 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.static_friction = per_contact(
             "static_friction", static_friction, n_contacts
         )
+        self.dry_friction, self.dry = _dry(dry_friction)
+        if tangents is None and self.dry_friction is not None and self.dry:
+            self.tangents = _NoTangents((n_contacts, self.dry_friction.size))
         self.stabilization = parameter(stabilization)
-        self.n_contacts = n_contacts
+        self.n_contacts = n_contacts + len(self.dry)
         self.apex = apex
         self.constraints = constraints
         self.velocity_to_qdot = velocity_to_qdot
         self.bias = bias
-        self.most_closed = _bound(most_closed, n_contacts, apex)
+        self.most_closed = _bound(most_closed, n_contacts, len(self.dry), apex)
         self.formulation = (
             IndexOne(stabilization) if formulation is None else formulation
         )
@@ -267,8 +282,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     def from_lagrangian(
         cls,
         lagrangian: Callable,
-        gap: Callable,
-        n_contacts: int,
+        gap: Callable | None = None,
+        n_contacts: int = 0,
         *,
         effort: Callable | None = None,
         **kwargs: Any,
@@ -420,7 +435,12 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def _check_shapes(self, t, x, args):
         q, v = x
-        d, n = v.shape[0], self.n_contacts
+        d, n = v.shape[0], self.n_contacts - len(self.dry)
+        if self.n_contacts == 0:
+            raise ValueError(
+                "Argument `n_contacts` is 0, and there is no `dry_friction`. Take "
+                "`hj.mechanics.Multibody`."
+            )
         checks = {
             "gap": (lambda: self.gap(q, args), [(n,)]),
             "restitution": (lambda: self.restitution(q, v, args), [(n,), ()]),
@@ -434,6 +454,11 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         if self.surface is not None:
             checks["surface"] = (lambda: self.surface(t, args), [(n,)])  # pyright: ignore
         because = f"there are {n} contacts and the velocity has {d} entries"
+        if self.dry_friction is not None and self.dry_friction.shape != (d,):
+            raise ValueError(
+                f"Argument `dry_friction` must have shape ({d},), as {because}, but it "
+                f"has shape {self.dry_friction.shape}."
+            )
         check_shapes(checks, because)
 
     #
@@ -442,7 +467,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
 
     def _gap_at(self, t, q, args) -> Float[Array, " n_contacts"]:
         gap = self.gap(q, args)
-        return gap if self.surface is None else gap - self.surface(t, args)
+        gap = gap if self.surface is None else gap - self.surface(t, args)
+        return with_dry(self, gap)
 
     @property
     def body(self) -> Multibody:
@@ -457,7 +483,9 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         )
 
 
-def _bound(most_closed: int | None, n_contacts: int, apex: bool) -> int | None:
+def _bound(
+    most_closed: int | None, n_contacts: int, n_dry: int, apex: bool
+) -> int | None:
     if most_closed is None:
         return None
     if not isinstance(most_closed, int | np.integer) or most_closed < 1:
@@ -470,7 +498,38 @@ def _bound(most_closed: int | None, n_contacts: int, apex: bool) -> int | None:
             "Argument `most_closed` does not go with `apex=True`, with which all that "
             "rise are watched too. Leave one of them out."
         )
-    return None if most_closed >= n_contacts else int(most_closed)
+    return None if most_closed >= n_contacts else int(most_closed) + n_dry
+
+
+def _dry(dry_friction: ArrayLike | None):
+    """The forces, and the velocities that have some."""
+    if dry_friction is None:
+        return None, ()
+    forces = parameter(dry_friction)
+    if forces.ndim != 1:
+        raise ValueError(
+            "Argument `dry_friction` must be a vector, one force for each velocity, "
+            f"but it has shape {forces.shape}."
+        )
+    if is_traced(forces):
+        return forces, tuple(range(forces.shape[0]))
+    if not (np.isfinite(forces) & (np.asarray(forces) >= 0)).all():
+        raise ValueError(
+            "Argument `dry_friction` must be finite and not negative, but it is "
+            f"{dry_friction}. What never moves is best left out of the velocities."
+        )
+    return forces, tuple(np.flatnonzero(forces).tolist())
+
+
+def _no_gaps(q, args):
+    return q[:0]
+
+
+class _NoTangents(eqx.Module):
+    shape: tuple[int, int] = eqx.field(static=True)
+
+    def __call__(self, q, args):
+        return jnp.zeros(self.shape, q.dtype)
 
 
 class _Constant(eqx.Module):

@@ -8,6 +8,7 @@ from ..mechanics import MechanicalSystem
 from ._actuators import actuators_of
 from ._compile import compiled, load_mujoco
 from ._contacts import contacts_of
+from ._dry_friction import dry_friction_of
 from ._equalities import equalities_of
 from ._forces import Forces
 from ._inertia import inertia_of
@@ -45,6 +46,8 @@ def from_mjcf(
         that of the geoms; restitution is 0 unless it is said. Contacts are rigid:
         MuJoCo's `solref` and `solimp` mean nothing here.
     - *Limits* of hinges, slides and fixed tendons are contacts without friction.
+    - *Dry friction* of joints (`frictionloss`) holds them, or opposes their motion:
+        contacts without a gap, the last ones. See `hj.mechanics.MechanicalSystem`.
     - *Equality constraints* hold exactly: connect, weld, joint, tendon.
 
     Where the whole model moves in a plane (its hinges are parallel, and its slides
@@ -78,7 +81,7 @@ def from_mjcf(
     **Raises:**
 
     - `ValueError` that names the element, for what is not supported: fluids, spatial
-        tendons with forces, states and muscles of actuators, friction of joints,
+        tendons with forces, states and muscles of actuators, friction of tendons,
         torsional and rolling friction, shapes without contact points (meshes, height
         fields, ellipsoids), other pairs of shapes, ...
     - `ImportError` if MuJoCo is not installed: `pip install 'hybridjax[robots]'`.
@@ -94,6 +97,7 @@ def from_mjcf(
     touching, names, mu = contacts_of(
         model, data, kinematics, plane, ground, contacts, friction
     )
+    dry_friction, of_joints = dry_friction_of(model)
     tree = kinematics.topology
     system = MechanicalSystem(
         inertia.mass_matrix,
@@ -103,11 +107,13 @@ def from_mjcf(
         normals=touching.normals,
         tangents=touching.tangents if (mu > 0).any() else None,
         friction=mu,
+        dry_friction=dry_friction,
         constraints=equalities_of(model, kinematics, plane),
         velocity_to_qdot=Rates(tree) if tree.quaternions else None,
         bias=inertia.bias,
         **kwargs,
     )
+    names = (*names, *of_joints)
     if not names:
         system = system.body
-    return Robot(system, kinematics, model, tuple(names))
+    return Robot(system, kinematics, model, names)

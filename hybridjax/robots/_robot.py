@@ -17,7 +17,8 @@ class Robot(eqx.Module):
         the `hj.mechanics.Multibody`, if there are no contacts.
     - `model`: the `mujoco.MjModel`, whose `qpos` and `qvel` are `q` and `v`: to look
         things up, and to render.
-    - `contacts`: what the contacts are, in their order: those of geoms, then limits.
+    - `contacts`: what the contacts are, in their order: those of geoms, then limits,
+        then dry friction of joints.
     """
 
     system: Any

@@ -12,7 +12,6 @@ _OF_JOINTS = {
     "jnt_springyield": "a spring that yields",
 }
 _OF_VELOCITIES = {
-    "dof_frictionloss": "dry friction (frictionloss)",
     "dof_dampingpoly": "nonlinear damping",
 }
 _OF_TENDONS = {

@@ -10,7 +10,8 @@ from .settings import DEFAULT
 
 # Compilation is what takes the time. Of rigid bodies and contacts it takes longest, and
 # of what slides and of clocks, after these: they are left to `python -m tests.fuzz`.
-_LONG = {"bars", "planks", "points", "pucks", "rods", "stacks", "belt", "converter"}
+_LONG = {"bars", "joints", "planks", "points", "pucks", "rods", "stacks"}
+_LONG |= {"belt", "converter"}
 # Of the others, the first has events one by one and in one instant, and outcomes that
 # depend on their order; in the second they accumulate.
 _SHORT = {"affine", "balls"}

@@ -87,3 +87,29 @@ def test_precision_is_that_of_the_state():
     u = jnp.zeros(robot.model.nu, jnp.float32)
     rates = jax.eval_shape(robot.system, 0.0, x, u)
     assert {a.dtype for a in jax.tree.leaves(rates)} == {np.dtype("float32")}
+
+
+def test_dry_friction():
+    # While joints move, MuJoCo's friction has its limit, too. A ball joint has it about
+    # each of its axes.
+    model = mujoco.MjModel.from_xml_string(
+        """<mujoco><option><flag contact="disable"/></option><worldbody>
+          <body><joint name="shoulder" type="ball" frictionloss=".3"/>
+            <geom type="box" size=".1 .2 .3"/>
+            <body pos="0 0 .4"><joint axis="0 1 0"/><geom size=".1"/>
+              <body pos="0 0 .4"><joint name="wrist" axis="1 0 0" frictionloss=".2"/>
+                <geom type="box" size=".1 .2 .3"/></body></body></body>
+        </worldbody></mujoco>"""
+    )
+    robot = hj.robots.from_mjcf(model)
+    axes = [f"shoulder: dry friction, velocity {i}" for i in range(3)]
+    assert robot.contacts == (*axes, "wrist: dry friction")
+    flow = jax.jit(lambda x, mode: robot.system.flow(0.0, x, mode, None)[1])
+    data, mode = mujoco.MjData(model), hj.mechanics.ContactMode
+    for q, v, _ in zip(*random_states(model, 20), strict=True):
+        # It gives way a little: at low speeds the force is less.
+        v = v + np.sign(v)
+        data.qpos[:], data.qvel[:] = q, v
+        mujoco.mj_forward(model, data)
+        moves = np.where(v > 0, mode.FORWARD, mode.BACKWARD)[[0, 1, 2, 4]]
+        assert error(flow((q, v), moves), data.qacc) < 1e-9

@@ -21,8 +21,11 @@ def _model(joint="", geom=_SPHERE, floor="", world="", after=""):
     "xml, message",
     [
         (
-            _model(joint='frictionloss="1"'),
-            r"dry friction \(frictionloss\) at joint 'j'",
+            _model(
+                after='<tendon><fixed name="belt" frictionloss="1">'
+                '<joint joint="j" coef="1"/></fixed></tendon>'
+            ),
+            r"dry friction \(frictionloss\) at tendon 'belt'",
         ),
         (_model(joint='type="ball" stiffness="1"'), "spring at joint 'j'"),
         (_model(joint='type="ball" range="0 1" limited="true"'), "limit of joint 'j'"),

@@ -11,6 +11,7 @@ from ..._systems.parameter import in_dtype
 from ..._systems.rest import RestSpeed, ROUNDING
 from .._dynamics.coordinates import pull_back, qdot, spans
 from .._dynamics.dot import dot
+from .dry_friction import pressed, with_dry, with_slips
 from .tangential import in_space, norm, rows_of
 
 
@@ -42,15 +43,18 @@ def point(system, t, q, v, args) -> Point:
         a, normals = gaps(whole, q, v, args)
         if whole.tangents is None:
             return normals, a
-        tangents = rows_of(whole.tangents(q, args))
-        return jnp.concatenate([normals, tangents]), a
+        tangents = whole.tangents(q, args)
+        if whole.dry:
+            a, normals = with_dry(whole, a), with_dry(whole, normals)
+            tangents = with_slips(whole, tangents)
+        return jnp.concatenate([normals, rows_of(tangents)]), a
 
     dq = qdot(whole.velocity_to_qdot, q, v)
     jacobian, turning, a = jax.jvp(rows, (q,), (dq,), has_aux=True)
     rate, bias = dot(jacobian, v), dot(turning, v)
     if whole.surface is not None:
         n, one = whole.n_contacts, jnp.ones_like(t)
-        surface = lambda t: whole.surface(t, args)  # pyright: ignore
+        surface = lambda t: with_dry(whole, whole.surface(t, args))
         along = lambda t: jax.jvp(surface, (t,), (one,))
         (s, s_rate), (_, s_bias) = jax.jvp(along, (t,), (one,))
         a = a - s
@@ -59,6 +63,13 @@ def point(system, t, q, v, args) -> Point:
     of_some = system.take_rows(jacobian)
     solved, multipliers = system.body.solve(t, q, v, args, of_some.T)
     moved = dot(of_some, solved)
+    W, c = moved[:, 1:], moved[:, 0] + system.take_rows(bias)
+    # Of all contacts: how exact they are does not change with which are chosen.
+    sizes = _sizes(whole, q, v, a, rate, bias, jacobian, solved[:, 0])
+    if whole.dry:
+        masses, weights = pressed(system, W)
+        W, c = W + masses, c + weights
+        sizes["size"] = sizes["size"] + jnp.max(jnp.abs(weights))
     point = Point(
         every_gap=a,
         gap=system.take(a),
@@ -67,10 +78,9 @@ def point(system, t, q, v, args) -> Point:
         multipliers=multipliers,
         unconstrained=solved[:, 0],
         response=solved[:, 1:],
-        W=moved[:, 1:],
-        c=moved[:, 0] + system.take_rows(bias),
-        # Of all contacts: how exact they are does not change with which are chosen.
-        **_sizes(whole, q, v, a, rate, bias, jacobian, solved[:, 0]),
+        W=W,
+        c=c,
+        **sizes,
     )
     return in_dtype(point, q.dtype)
 

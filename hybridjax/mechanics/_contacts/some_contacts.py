@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from ..._systems.parameter import in_dtype
 from .._dynamics.dot import dot
 from .._dynamics.elimination import in_order
+from .dry_friction import with_dry
 
 
 class SomeContacts(eqx.Module):
@@ -40,13 +41,25 @@ class SomeContacts(eqx.Module):
             among = jnp.sum(first, axis=1) < system.most_closed
             _, place, _ = in_order(among)
             self.chosen = place[None] == np.arange(system.most_closed)[:, None]
-        self.friction = self.take(self.whole.friction)
-        self.static_friction = self.take(self.whole.static_friction)
+        every = lambda each: self.take(with_dry(self.whole, each, 1))
+        self.friction = every(self.whole.friction)
+        self.static_friction = every(self.whole.static_friction)
 
     @property
     def n_contacts(self) -> int:
         chosen = self.chosen
         return self.whole.n_contacts if chosen is None else chosen.shape[0]
+
+    @property
+    def is_dry(self) -> Bool[Array, " slots"]:
+        n, dry = self.whole.n_contacts, len(self.whole.dry)
+        return self.take(jnp.arange(n) >= n - dry)
+
+    @property
+    def dry_friction(self) -> Float[Array, " slots"]:
+        n, dry = self.whole.n_contacts, list(self.whole.dry)
+        forces = self.whole.dry_friction[np.array(dry)]
+        return self.take(jnp.pad(forces, (n - len(dry), 0)))
 
     @property
     def tangents(self):
@@ -70,7 +83,7 @@ class SomeContacts(eqx.Module):
 
     def restitution(self, q, v, args):
         e = self.whole.restitution(q, v, args)
-        return e if jnp.ndim(e) == 0 else self.take(e)
+        return e if jnp.ndim(e) == 0 else self.take(with_dry(self.whole, e))
 
     def take(self, each):
         """What belongs to each contact, for those in the slots."""

@@ -12,6 +12,7 @@ from .._dynamics.dot import dot
 from .._dynamics.multibody import drift_tolerance
 from .complementarity import Active, force_size
 from .contact_mode import ContactMode
+from .dry_friction import with_dry
 from .forces import active_in, is_closed
 from .guards import watched_values
 from .impact import closing, stopping
@@ -34,6 +35,8 @@ FAULTS = (
     "Argument `mode0` has a mode of sliding for contact {0} that it does not have: "
     "with two tangential directions these are `SLIDING` and `SLIPPING`, with one those "
     "with `FORWARD` and `BACKWARD`. Take one of them, or leave `mode0` out.",
+    "Argument `mode0` says that contact {0} is open, but it is dry friction, which "
+    "sticks or slides. Leave `mode0` out.",
     "Argument `normals` is not the derivative of `gap`: times a velocity it is not the "
     "rate of gap {0}. Its rows are with respect to `v`. Correct it, or leave it out.",
     "Argument `most_closed` is less than the number of contacts that are closed at the "
@@ -68,14 +71,17 @@ def _start_contacts(system, t, x, mode, args):
     if mode is None:
         touching = jnp.abs(normal) <= tol * speed
         touching = touching & (jnp.abs(p.gap) <= tol * length)
-        resting = touching & (slip_speed <= tol * speed)
+        # What has dry friction may move as slowly as it likes.
+        rounding = jnp.finfo(q.dtype).eps ** 0.75 * (speed - 1)
+        at_rest = jnp.where(system.is_dry, rounding, tol * speed)
+        resting = touching & (slip_speed <= at_rest)
         guess = Active(touching, resting, unit(slip, n))
         mode = jnp.full((n,), int(ContactMode.FREE), jnp.int32)
         if system.apex:
             mode = jnp.where(normal > 0, int(ContactMode.RISING), mode)
         changes = jnp.asarray(True)
         may_be_off = tol
-        of_mode = [none] * 4
+        of_mode = [none] * 5
     else:
         guess = active_in(system, p, mode)
         closed, stick = guess.closed, guess.stick
@@ -93,6 +99,7 @@ def _start_contacts(system, t, x, mode, args):
             closed & (jnp.abs(normal) > may_be_off * speed),
             rubs & (wrong > may_be_off * speed),
             of_plane if spatial else of_space,
+            ~closed & system.is_dry,
         ]
     settled, _ = settle(
         system, p, mode, guess, none, jnp.asarray(False), none, drifts=False
@@ -147,4 +154,4 @@ def _other_normals(system, q, v, args, tol):
     _, rate = jax.jvp(lambda q: system.gap(q, args), (q,), (dq,))
     normals = system.normals(q, args)
     size = dot(jnp.abs(normals), jnp.abs(velocity)) + jnp.abs(rate)
-    return jnp.abs(dot(normals, velocity) - rate) > tol * size
+    return with_dry(system, jnp.abs(dot(normals, velocity) - rate) > tol * size)

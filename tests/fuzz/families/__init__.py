@@ -5,6 +5,7 @@ from .balls import BALLS
 from .belt import BELT
 from .billiards import BILLIARDS
 from .converter import CONVERTER
+from .joints import JOINTS
 from .paddle import PADDLE
 from .planks import PLANKS
 from .points import POINTS
@@ -26,6 +27,7 @@ FAMILIES = {
         CONVERTER,
         STICK_SLIP,
         BELT,
+        JOINTS,
         POINTS,
         STACKS,
         PUCKS,

@@ -34,7 +34,9 @@ from hybridjax.mechanics import ContactMode
 from hybridjax.models import planar_biped, planar_links
 
 
-jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
+jit = functools.partial(
+    jax.jit, compiler_options=hj.compiler_options("fast_to_compile")
+)
 
 
 drop, t1 = 0.15, 0.8  # m, s

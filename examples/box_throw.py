@@ -70,7 +70,10 @@ def at_rest(throw):
     return pose, (pose, sol.xs[0], v, sol.mode1, sol.events.count)
 
 
-push = jax.jit(jax.jacfwd(at_rest, has_aux=True))
+push = jax.jit(
+    jax.jacfwd(at_rest, has_aux=True),
+    compiler_options=hj.compiler_options("fast_to_compile"),
+)
 
 
 def newton(throw):

@@ -33,7 +33,9 @@ from hybridjax.mechanics import Penalty
 from hybridjax.models import five_bar, five_bar_start
 
 
-jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
+jit = functools.partial(
+    jax.jit, compiler_options=hj.compiler_options("fast_to_compile")
+)
 
 
 natural_lengths = jnp.sqrt(jnp.array([5.0, 4.25]))  # m

@@ -104,7 +104,8 @@ def jump(later, t1, dt):
 
 
 program = jax.jit(
-    jax.value_and_grad(jump, has_aux=True), compiler_options=hj.compiler_options()
+    jax.value_and_grad(jump, has_aux=True),
+    compiler_options=hj.compiler_options("fast_to_compile"),
 )
 
 

@@ -34,7 +34,9 @@ from _pictures import save
 from hybridjax.models import five_bar, five_bar_start
 
 
-jit = functools.partial(jax.jit, compiler_options=hj.compiler_options())
+jit = functools.partial(
+    jax.jit, compiler_options=hj.compiler_options("fast_to_compile")
+)
 
 
 names = ("L01 (m)", "L02 (m)", "e")

@@ -122,7 +122,7 @@ def step(unknowns):
     return after, (after, sol.mode1, sol.ts, sol.xs[0])
 
 
-options = hj.compiler_options()
+options = hj.compiler_options("fast_to_compile")
 forward = jax.jit(step, compiler_options=options)
 with_jacobian = jax.jit(jax.jacrev(step, has_aux=True), compiler_options=options)
 

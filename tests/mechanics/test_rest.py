@@ -344,18 +344,17 @@ def test_the_fourth_foot_is_held_by_three():
     # would begin, as slow, end at once, it may leave three feet at rest: the fourth one
     # has opened, but goes nowhere. It is not free, for its gap would stay zero.
     def blow(feet, place, along, way, friction, speed):
-        def rows(q):
-            up, x, y = np.eye(3)[[2, 0, 1]]
-            of_body = lambda axis, at: jnp.concatenate([axis, jnp.cross(at, axis)])
-            none = jnp.zeros(3)
-            of_foot = lambda axis: jax.vmap(
-                lambda at: jnp.concatenate([of_body(axis, at), none])
-            )(feet)
-            of_mass = lambda axis: jnp.append(of_body(axis, place), -axis)[None]
-            axes = zip((up, x, y), along, strict=True)
-            return [jnp.concatenate([of_foot(a), of_mass(b)]) for a, b in axes]
-
-        normals, *tangents = rows(None)
+        of_body = lambda axis, at: jnp.concatenate([axis, jnp.cross(at, axis)])
+        none = jnp.zeros(3)
+        of_foot = lambda axis: jax.vmap(
+            lambda at: jnp.concatenate([of_body(axis, at), none])
+        )(feet)
+        of_mass = lambda axis: jnp.append(of_body(axis, place), -axis)[None]
+        up, x, y = np.eye(3)[[2, 0, 1]]
+        normals, *tangents = [
+            jnp.concatenate([of_foot(a), of_mass(b)])
+            for a, b in zip((up, x, y), along, strict=True)
+        ]
         system = MechanicalSystem(
             lambda q, args: jnp.array(3 * [1.0] + 3 * [0.1] + 3 * [0.3]),
             lambda t, q, v, args: -9.81 * jnp.eye(9)[2],

@@ -30,30 +30,29 @@ def slipping_directions(
     n = friction.shape[0]
     closed, stick, u = active.closed, active.stick, active.direction
     free = turns(active, free)
-    tol, little = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype)
+    tol, little, w = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype), own(W, n)
 
     def step(carry):
-        i, u, kappa, presses, *_ = carry
+        i, u, kappa, *_ = carry
         # At first, where the forces push that it would take to stick. One that pulls
         # goes where it would without friction.
-        rubs = jnp.where(of_contacts(presses | ~free, 2 * n), u, 0)
+        rubs = jnp.where(of_contacts((kappa > 0) | ~free, 2 * n), u, 0)
         at_u = Active(closed, stick | (free & (i == 0)), u)
         active = eqx.tree_at(lambda a: a.direction, at_u, rubs)
         z, forces, moves, inverse = aims(W, c, active, friction, kappa, little)
         # A slip against its direction is taken for none. So the equations stay regular,
         # and such a root repels, unless it is that of a slip which ends.
         onward = along(u, moves[n:], n)
-        z = z - of_contacts(jnp.minimum(onward, 0), 2 * n) / own(W, n) * u
+        z = z - of_contacts(jnp.minimum(onward, 0), 2 * n) / w * u
         onward = onward + _slack(W, c, at_u, friction, forces, inverse)
         new = jnp.where(of_contacts(free, 2 * n), unit(z, n), u)
         # Not by the size of `z`: what it took to stick is more than its friction, and
         # would hold it as if it slipped fast.
-        slip = jnp.maximum(along(new, moves[n:] / own(W, n), n), 0)
+        slip = jnp.maximum(along(new, moves[n:] / w, n), 0)
         press = friction * forces[:n]
-        presses = press > 0
-        kappa = press / (jnp.where(presses, press, 1) + slip)
-        kappa = jnp.where(free & presses, kappa, 0)
-        return i + 1, new, kappa, presses, onward, largest(norm(new - u, n))
+        presses = free & (press > 0)
+        kappa = jnp.where(presses, press / (jnp.where(presses, press, 1) + slip), 0)
+        return i + 1, new, kappa, onward, largest(norm(new - u, n))
 
     def going_on(carry):
         i, *_, change = carry
@@ -61,8 +60,8 @@ def slipping_directions(
 
     none = jnp.zeros_like(c[:n])
     endless = jnp.asarray(jnp.inf, c.dtype)
-    init = jnp.asarray(0, jnp.int32), u, none, jnp.ones((n,), bool), none, endless
-    _, u, _, _, onward, _ = lax.while_loop(going_on, step, init)
+    init = jnp.asarray(0, jnp.int32), u, none, none, endless
+    _, u, _, onward, _ = lax.while_loop(going_on, step, init)
     return eqx.tree_at(lambda a: a.direction, active, u), onward
 
 

@@ -218,7 +218,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
     n_contacts: int = eqx.field(static=True)
     apex: bool = eqx.field(static=True)
     most_closed: int | None = eqx.field(static=True)
-    dry: tuple[int, ...] = eqx.field(static=True)
+    dry: tuple[int, ...] = eqx.field(static=True)  # velocities with dry friction
 
     def __init__(
         self,
@@ -366,7 +366,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         space the tangential ones have the shape `(n_contacts, 2)`.
 
         In units of force, and differentiable. $\lambda_n \ge 0$ pushes the gap open,
-        $\lambda_t$ is along the tangent; both are zero where a contact is free. (The
+        $\lambda_t$ is along the tangent; both are zero where a contact is free. Of dry
+        friction they are the largest force, and the one that there is. (The
         impulses at an impact come on top of them.)
         """
         q, v = x

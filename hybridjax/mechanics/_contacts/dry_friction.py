@@ -4,7 +4,7 @@ They follow the others. Each has a velocity as its slip, and a gap that is zero.
 normal row is that of a mass of its own, pressed to its surface by the largest force of
 friction. So its normal force is this, whatever the system does, and impulses of others
 are none of it. With a coefficient of 1 all else is as for any contact: see
-`docs/concepts/friction.md`.
+`docs/concepts/contact.md`.
 """
 
 import jax.numpy as jnp

@@ -86,7 +86,7 @@ def contacts_of(
                 f"The model has a contact of {described(model, 'geom', p.first)} and "
                 f"{described(model, 'geom', p.second)}. Supported are contacts with "
                 "planes, and of spheres with each other; which geoms touch is chosen "
-                "by `contacts`."
+                "by `contacts`: none with `[]`."
             )
     if plane is not None:
         flat = [p for p in flat if not _is_out_of_reach(model, data, p, plane)]

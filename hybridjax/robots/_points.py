@@ -46,7 +46,8 @@ def points_of(
         raise ValueError(
             f"The model has a contact of {described(model, 'geom', geom)}, of a shape "
             "for which no contact points are known. Supported are spheres, capsules, "
-            "boxes and cylinders; which geoms touch is chosen by `contacts`."
+            "boxes and cylinders; which geoms touch is chosen by `contacts`: "
+            "none with `[]`."
         )
     if plane is not None:
         points = _one_of_each(points, world, plane)

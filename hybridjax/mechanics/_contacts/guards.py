@@ -38,6 +38,9 @@ def watched_values(system, p: Point, active: Active, mode):
     normal = jnp.where(mode == ContactMode.FREE, p.gap, forces[:n] + rounded[:n])
     normal = jnp.where(mode == ContactMode.LIFTING, moves[:n] + small, normal)
     normal = jnp.where(mode == ContactMode.RISING, p.velocity[:n], normal)
+    if system.whole.dry:
+        # It never opens, also where its largest force is zero.
+        normal = jnp.where(system.is_dry, UNWATCHED, normal)
     turns = jnp.where(
         system.apex & (mode == ContactMode.FREE), -p.velocity[:n], UNWATCHED
     )

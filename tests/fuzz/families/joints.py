@@ -14,16 +14,12 @@ from ..core import DURATION, Family, Parameter, START
 from ..reference import affine_flow
 
 
-# Of each mass: 0 where it sticks, the sign of its velocity where it slides, and twice
-# that from where it begins to slip until its acceleration turns back.
 def _build(p):
     first, second, between, c = p[6:10]
     K = jnp.stack([first + between, -between, -between, second + between])
     system = MechanicalSystem(
         lambda q, args: jnp.ones_like(q),
         lambda t, q, v, args: -K.reshape(2, 2) @ q - c * v,
-        lambda q, args: jnp.zeros_like(q[:0]),
-        0,
         dry_friction=p[10:12],
         stabilization=p[12],
     )
@@ -32,6 +28,9 @@ def _build(p):
 
 
 class _Reference:
+    """The mode of each mass: 0 where it sticks, the sign of its velocity where it
+    slides, and twice that from where it begins to slip until its acceleration turns."""
+
     def start(self, z):
         return z[2:6].copy(), np.sign(z[4:6, 0].real).astype(int)
 

@@ -273,7 +273,8 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         self.constraints = constraints
         self.velocity_to_qdot = velocity_to_qdot
         self.bias = bias
-        self.most_closed = _bound(most_closed, n_contacts, len(self.dry), apex)
+        bound = _bound(most_closed, n_contacts, apex)
+        self.most_closed = None if bound is None else bound + len(self.dry)
         self.formulation = (
             IndexOne(stabilization) if formulation is None else formulation
         )
@@ -484,9 +485,7 @@ class MechanicalSystem(AbstractSelfStartingSystem):
         )
 
 
-def _bound(
-    most_closed: int | None, n_contacts: int, n_dry: int, apex: bool
-) -> int | None:
+def _bound(most_closed: int | None, n_contacts: int, apex: bool) -> int | None:
     if most_closed is None:
         return None
     if not isinstance(most_closed, int | np.integer) or most_closed < 1:
@@ -499,7 +498,7 @@ def _bound(
             "Argument `most_closed` does not go with `apex=True`, with which all that "
             "rise are watched too. Leave one of them out."
         )
-    return None if most_closed >= n_contacts else int(most_closed) + n_dry
+    return None if most_closed >= n_contacts else int(most_closed)
 
 
 def _dry(dry_friction: ArrayLike | None):

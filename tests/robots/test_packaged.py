@@ -246,10 +246,10 @@ def _bent(robot):
         bend = (0.1 + 0.05 * (0.618 * j % 1)) * (high - low)
         place = model.jnt_qposadr[j]
         q[place] = np.clip(q[place], low + bend, high - bend)
-    of_geoms = np.array([" on " in name for name in robot.contacts])
+    of_geoms = np.flatnonzero([" on " in name for name in robot.contacts])
     free, slide = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_SLIDE
     upward = model.jnt_axis[:, 2] * (model.jnt_type == slide)
-    if of_geoms.any() and (upward.any() or model.jnt_type[0] == free):
+    if of_geoms.size and (upward.any() or model.jnt_type[0] == free):
         height = model.jnt_qposadr[np.argmax(upward)]
         height = 2 if model.jnt_type[0] == free else height
         q[height] += 0.02 - np.min(robot.system.gap(jnp.asarray(q), None)[of_geoms])

@@ -64,12 +64,12 @@ def point(system, t, q, v, args) -> Point:
     solved, multipliers = system.body.solve(t, q, v, args, of_some.T)
     moved = dot(of_some, solved)
     W, c = moved[:, 1:], moved[:, 0] + system.take_rows(bias)
-    # Of all contacts: how exact they are does not change with which are chosen.
-    sizes = _sizes(whole, q, v, a, rate, bias, jacobian, solved[:, 0])
+    heaviest = 0
     if whole.dry:
         masses, weights = pressed(system, W)
-        W, c = W + masses, c + weights
-        sizes["size"] = sizes["size"] + jnp.max(jnp.abs(weights))
+        W, c, heaviest = W + masses, c + weights, jnp.max(jnp.abs(weights))
+    # Of all contacts: how exact they are does not change with which are chosen.
+    sizes = _sizes(whole, q, v, a, rate, bias, jacobian, solved[:, 0], heaviest)
     point = Point(
         every_gap=a,
         gap=system.take(a),
@@ -85,7 +85,7 @@ def point(system, t, q, v, args) -> Point:
     return in_dtype(point, q.dtype)
 
 
-def _sizes(system, q, v, gap, rate, bias, jacobian, unconstrained):
+def _sizes(system, q, v, gap, rate, bias, jacobian, unconstrained, heaviest):
     lengths = spans(system.velocity_to_qdot, *stop_gradient((q, v)))
     columns = jnp.stack([lengths, v, unconstrained], axis=1)
     heights, speeds, accelerations = dot(jnp.abs(jacobian), jnp.abs(columns)).T
@@ -93,7 +93,7 @@ def _sizes(system, q, v, gap, rate, bias, jacobian, unconstrained):
     return dict(
         length=largest(gap) + largest(heights[: system.n_contacts]),
         speed=largest(rate) + largest(speeds),
-        size=largest(bias) + largest(accelerations),
+        size=largest(bias) + largest(accelerations) + heaviest,
     )
 
 

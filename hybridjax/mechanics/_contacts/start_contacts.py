@@ -71,9 +71,11 @@ def _start_contacts(system, t, x, mode, args):
     if mode is None:
         touching = jnp.abs(normal) <= tol * speed
         touching = touching & (jnp.abs(p.gap) <= tol * length)
-        # What has dry friction may move as slowly as it likes.
-        rounding = jnp.finfo(q.dtype).eps ** 0.75 * (speed - 1)
-        at_rest = jnp.where(system.is_dry, rounding, tol * speed)
+        at_rest = tol * speed
+        if system.whole.dry:
+            # What has dry friction may move as slowly as it likes.
+            rounding = jnp.finfo(q.dtype).eps ** 0.75 * (speed - 1)
+            at_rest = jnp.where(system.is_dry, rounding, at_rest)
         resting = touching & (slip_speed <= at_rest)
         guess = Active(touching, resting, unit(slip, n))
         mode = jnp.full((n,), int(ContactMode.FREE), jnp.int32)

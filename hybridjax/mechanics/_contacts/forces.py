@@ -1,15 +1,16 @@
 """Forces of the contacts in their modes."""
 
+import equinox as eqx
 import jax.numpy as jnp
 
 from ..._systems.stabilization import stabilization
 from .._dynamics.dot import dot
 from .complementarity import Active, contact_forces_and_solver, held_rows
 from .contact_mode import ContactMode
-from .kinematics import Point
+from .kinematics import Point, slide_speed, stop_speed
 from .sliding_directions import turning
 from .slipping_directions import give, slipping_directions
-from .tangential import in_space, unit
+from .tangential import in_space, norm, of_contacts, unit
 
 
 def active_in(system, p: Point, mode) -> Active:
@@ -19,9 +20,24 @@ def active_in(system, p: Point, mode) -> Active:
         u, free, friction = unit(p.velocity[n:], n), slips(mode), system.friction
         active = Active(closed, sticks, u)
         found, _ = slipping_directions(p.W, p.c, active, free, friction)
-        return turning(p.W, p.c, found, u, free, friction, give(p.c.dtype))
+        active = turning(p.W, p.c, found, u, free, friction, give(p.c.dtype))
+        return _turned_to_slips(system, p, active, free)
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
     return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))
+
+
+def _turned_to_slips(system, p: Point, active: Active, free) -> Active:
+    """The faster it slips, the nearer to its slip is what friction of a contact that is
+    `free` to turn is against: see `docs/concepts/friction.md`."""
+    n = system.n_contacts
+    slip, slides_at = p.velocity[n:], slide_speed(system, p)
+    # What is `still` begins to slip in the direction that is sought, however it moves.
+    still = 2 * stop_speed(system, p)
+    share = (norm(slip, n) - still) / (slides_at - still)
+    share = of_contacts(jnp.where(free, jnp.clip(share, 0, 1) ** 2, 0), 2 * n)
+    both = (1 - share) * active.direction + share * unit(slip, n)
+    direction = jnp.where(share > 0, unit(both, n), active.direction)
+    return eqx.tree_at(lambda a: a.direction, active, direction)
 
 
 def is_closed(mode):

@@ -121,15 +121,27 @@ def still(system, p: Point):
 
 def stop_speed(system, p: Point) -> Float[Array, ""]:
     """The speed at which a slide in space ends: see `docs/concepts/friction.md`."""
-    given, height = system.rest_speed.given, system.rest_speed.height
-    limit = RestSpeed(None, None if height is None else _SHARE * height)
-    limits = jnp.finfo(p.c.dtype)
-    least = limit(p.size + limits.tiny, ROUNDING * limits.eps * p.length)
+    given, least = system.rest_speed.given, _least_speed(system, p)
     return least if given is None else jnp.maximum(least, given)
+
+
+def slide_speed(system, p: Point) -> Float[Array, ""]:
+    """The speed at which what slips in space begins to slide: see there."""
+    # An error goes with its square, and so it follows the tolerance, as far as it may.
+    return jnp.maximum(4 * stop_speed(system, p), _ONSET * _least_speed(system, p))
+
+
+def _least_speed(system, p: Point) -> Float[Array, ""]:
+    height, limits = system.rest_speed.height, jnp.finfo(p.c.dtype)
+    limit = RestSpeed(None, None if height is None else _SHARE * height)
+    return limit(p.size + limits.tiny, ROUNDING * limits.eps * p.length)
 
 
 # Of the height of a bounce that is left out: the rest of a slide.
 _SHARE = 0.01
+
+# How many times faster a slide begins than it ends.
+_ONSET = 40
 
 
 def little(p: Point):

@@ -28,8 +28,12 @@ def transition(system, t, x, mode, event, args):
     touches = (kind == 0) & (before == ContactMode.FREE)
     lifts = (kind == 0) & is_closed(before)
     leaves_cone = tangential & (before == ContactMode.STICKING)
-    # In space, one that slows down before it slides has not left its rest.
+    # In space, one that slows down before it slides has not left its rest, where it is
+    # slow; else it slides from then on.
     slows_down = (kind == 1) & (before == ContactMode.SLIPPING)
+    if spatial:
+        slow = norm(p.velocity[n:], n) <= 4 * stop_speed(system, p)
+        slows_down = slows_down & (here & slow).any()
     stops = (tangential & slides(before)) | slows_down
     active = active_in(system, p, mode)
     # What others have held at its surface, without a force: one that they hold no

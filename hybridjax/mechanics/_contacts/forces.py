@@ -10,7 +10,7 @@ from .contact_mode import ContactMode
 from .kinematics import Point, slide_speed, stop_speed
 from .sliding_directions import turning
 from .slipping_directions import give, slipping_directions
-from .tangential import in_space, norm, of_contacts, unit
+from .tangential import along, in_space, norm, of_contacts, unit
 
 
 def active_in(system, p: Point, mode) -> Active:
@@ -34,7 +34,9 @@ def _turned_to_slips(system, p: Point, active: Active, free) -> Active:
     # What is `still` begins to slip in the direction that is sought, however it moves.
     still = 2 * stop_speed(system, p)
     share = (norm(slip, n) - still) / (slides_at - still)
-    share = of_contacts(jnp.where(free, jnp.clip(share, 0, 1) ** 2, 0), 2 * n)
+    # (What has a slip against it has yet to begin.)
+    turns = free & (along(active.direction, slip, n) > 0)
+    share = of_contacts(jnp.where(turns, jnp.clip(share, 0, 1) ** 2, 0), 2 * n)
     both = (1 - share) * active.direction + share * unit(slip, n)
     direction = jnp.where(share > 0, unit(both, n), active.direction)
     return eqx.tree_at(lambda a: a.direction, active, direction)

@@ -7,7 +7,7 @@ from ..._systems.stabilization import stabilization
 from .._dynamics.dot import dot
 from .complementarity import Active, contact_forces_and_solver, held_rows
 from .contact_mode import ContactMode
-from .kinematics import Point, slide_speed, stop_speed
+from .kinematics import onset_speeds, Point
 from .sliding_directions import turning
 from .slipping_directions import give, slipping_directions
 from .tangential import along, in_space, norm, of_contacts, unit
@@ -30,12 +30,10 @@ def _turned_to_slips(system, p: Point, active: Active, free) -> Active:
     """The faster it slips, the nearer to its slip is what friction of a contact that is
     `free` to turn is against: see `docs/concepts/friction.md`."""
     n = system.n_contacts
-    slip, slides_at = p.velocity[n:], slide_speed(system, p)
-    # What is `still` begins to slip in the direction that is sought, however it moves.
-    still = 2 * stop_speed(system, p)
-    share = (norm(slip, n) - still) / (slides_at - still)
+    slip, slow, fast = p.velocity[n:], *onset_speeds(system, p)
+    share = (norm(slip, n) - slow) / jnp.where(fast > slow, fast - slow, 1)
     # (What has a slip against it has yet to begin.)
-    turns = free & (along(active.direction, slip, n) > 0)
+    turns = free & (fast > slow) & (along(active.direction, slip, n) > 0)
     share = of_contacts(jnp.where(turns, jnp.clip(share, 0, 1) ** 2, 0), 2 * n)
     both = (1 - share) * active.direction + share * unit(slip, n)
     direction = jnp.where(share > 0, unit(both, n), active.direction)

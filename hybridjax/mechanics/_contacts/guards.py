@@ -15,7 +15,7 @@ from .complementarity import (
 )
 from .contact_mode import ContactMode
 from .forces import accelerations, correcting, forces_of
-from .kinematics import little, Point, slick, slide_speed, stop_speed
+from .kinematics import little, onset_speeds, Point, slick, stop_speed
 from .slipping_directions import slips_onward
 from .tangential import in_space, norm
 
@@ -80,7 +80,7 @@ def watched_values(system, p: Point, active: Active, mode):
         ends = jnp.where(may_slip, cone, UNWATCHED)
         ends = jnp.where(mode == ContactMode.SLIDING, slip - stop, ends)
         ends = jnp.where(slipping, onward, ends)
-        departs = jnp.where(slipping, slide_speed(system, p) - slip, UNWATCHED)
+        departs = jnp.where(slipping, onset_speeds(system, p)[1] - slip, UNWATCHED)
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
         return alone(jnp.concatenate([normal, ends, departs]), solvable)

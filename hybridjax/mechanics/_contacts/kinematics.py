@@ -125,10 +125,12 @@ def stop_speed(system, p: Point) -> Float[Array, ""]:
     return least if given is None else jnp.maximum(least, given)
 
 
-def slide_speed(system, p: Point) -> Float[Array, ""]:
-    """The speed at which what slips in space begins to slide: see there."""
-    # An error goes with its square, and so it follows the tolerance, as far as it may.
-    return jnp.maximum(4 * stop_speed(system, p), _ONSET * _least_speed(system, p))
+def onset_speeds(system, p: Point) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The speeds from which on what slips in space turns to its slip, and slides: see
+    there."""
+    # An error goes with the square of the second one, which follows the tolerance.
+    slow = 4 * stop_speed(system, p)
+    return slow, jnp.maximum(slow, _ONSET * _least_speed(system, p))
 
 
 def _least_speed(system, p: Point) -> Float[Array, ""]:

@@ -11,7 +11,7 @@ from .complementarity import Active, are_redundant, friction_limit, held_rows
 from .contact_mode import ContactMode
 from .forces import accelerations, active_in, forces_of, is_closed, slides
 from .impact import impact, rests_there, stopping
-from .kinematics import little, Point, point, slick, stop_speed
+from .kinematics import little, onset_speeds, Point, point, slick, stop_speed
 from .settling import settle
 from .tangential import along, in_space, norm, of_contacts, unit
 
@@ -32,7 +32,7 @@ def transition(system, t, x, mode, event, args):
     # slow; else it slides from then on.
     slows_down = (kind == 1) & (before == ContactMode.SLIPPING)
     if spatial:
-        slow = norm(p.velocity[n:], n) <= 4 * stop_speed(system, p)
+        slow = norm(p.velocity[n:], n) <= onset_speeds(system, p)[0]
         slows_down = slows_down & (here & slow).any()
     stops = (tangential & slides(before)) | slows_down
     active = active_in(system, p, mode)

@@ -40,7 +40,7 @@ def _run(feet, mu, pull, growth, swing, change):
             (jnp.array([0, 0, _height, 1, 0, 0, 0]), jnp.zeros(6)),
             jnp.full(feet.shape[0], int(ContactMode.STICKING)),
             args=(pull, growth, swing),
-            stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-6),
+            stepsize_controller=diffrax.PIDController(rtol=1e-7, atol=1e-7),
             max_events=64,
             throw=False,
         )
@@ -137,9 +137,6 @@ def test_pulled_beside_the_centre():
         leaves = t[before == int(ContactMode.STICKING)]
         departs = t[event // 3 == _departs]
         # What leaves its cone first is held by the others, until none can; and then it
-        # takes a while until it is as fast as what slides: 40 times as fast as what
-        # would slide on by 1e-4 of the tolerance. What pulls more than that moves it.
-        slides_at = 40 * np.sqrt(2 * 1e-10 * 3 * _g)
+        # takes a while until it is as fast as what slides.
         assert np.min(leaves) < limit / growth - 0.01
-        late = np.min(departs) - limit / growth
-        assert 0 < late < np.sqrt(2 * slides_at / growth)
+        assert 0 < np.min(departs) - limit / growth < 0.03

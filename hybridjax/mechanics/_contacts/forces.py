@@ -21,21 +21,21 @@ def active_in(system, p: Point, mode) -> Active:
         active = Active(closed, sticks, u)
         found, _ = slipping_directions(p.W, p.c, active, free, friction)
         active = turning(p.W, p.c, found, u, free, friction, give(p.c.dtype))
-        return _turned_to_slips(system, p, active, free)
+        return _turned_to_slips(system, p, active, u, free)
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)
     return Active(closed, sticks, jnp.where(back, -1, 1).astype(p.c.dtype))
 
 
-def _turned_to_slips(system, p: Point, active: Active, free) -> Active:
-    """The faster it slips, the nearer to its slip is what friction of a contact that is
-    `free` to turn is against: see `docs/concepts/friction.md`."""
+def _turned_to_slips(system, p: Point, active: Active, u, free) -> Active:
+    """The faster a contact slips that is `free` to turn, the nearer is its direction to
+    that of its slip, `u`: see `docs/concepts/friction.md`."""
     n = system.n_contacts
-    slip, slow, fast = p.velocity[n:], *onset_speeds(system, p)
-    share = (norm(slip, n) - slow) / jnp.where(fast > slow, fast - slow, 1)
+    slow, fast = onset_speeds(system, p)
+    share = (norm(p.velocity[n:], n) - slow) / jnp.where(fast > slow, fast - slow, 1)
     # (What has a slip against it has yet to begin.)
-    turns = free & (fast > slow) & (along(active.direction, slip, n) > 0)
+    turns = free & (fast > slow) & (along(active.direction, u, n) > 0)
     share = of_contacts(jnp.where(turns, jnp.clip(share, 0, 1) ** 2, 0), 2 * n)
-    both = (1 - share) * active.direction + share * unit(slip, n)
+    both = (1 - share) * active.direction + share * u
     direction = jnp.where(share > 0, unit(both, n), active.direction)
     return eqx.tree_at(lambda a: a.direction, active, direction)
 

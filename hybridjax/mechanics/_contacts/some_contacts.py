@@ -26,7 +26,6 @@ class SomeContacts(eqx.Module):
     friction: Float[Array, " slots"]
     static_friction: Float[Array, " slots"]
     dry_friction: Float[Array, " slots"] | None
-    is_dry: Bool[Array, " slots"]
 
     def __init__(self, system, dtype, last=None):
         """Those contacts for which `last` is the least, in the order of all; every one
@@ -46,16 +45,21 @@ class SomeContacts(eqx.Module):
         every = lambda each: self.take(with_dry(self.whole, each, 1))
         self.friction = every(self.whole.friction)
         self.static_friction = every(self.whole.static_friction)
-        self.dry_friction, others = None, system.n_contacts - len(system.dry)
+        self.dry_friction = None
         if system.dry:
             forces = self.whole.dry_friction[np.array(system.dry)]
+            others = system.n_contacts - len(system.dry)
             self.dry_friction = self.take(jnp.pad(forces, (others, 0)))
-        self.is_dry = self.take(jnp.arange(system.n_contacts) >= others)
 
     @property
     def n_contacts(self) -> int:
         chosen = self.chosen
         return self.whole.n_contacts if chosen is None else chosen.shape[0]
+
+    @property
+    def is_dry(self) -> Bool[Array, " slots"]:
+        n, dry = self.whole.n_contacts, len(self.whole.dry)
+        return self.take(jnp.arange(n) >= n - dry)
 
     @property
     def tangents(self):

@@ -1,4 +1,4 @@
-"""Slides that begin slowly, as friction balances what drives them."""
+"""Slides that begin slowly, or stay slow: friction balances what drives them."""
 
 from typing import Any
 
@@ -16,9 +16,10 @@ from ..helpers import slope_along
 _g, _friction, _spring, _t1 = 9.81, 0.5, 4.0, 1.5
 
 
-def _pulls(xp, t, q, turn, growth):
+def _pulls(xp, t, q, turn, force, growth, swing, w):
     """On a mass on a plane, and on another one, that is pulled along by a spring."""
-    drive = (3 + growth * t) * xp.stack([xp.cos(turn * t), xp.sin(turn * t)])
+    size = force + growth * t + swing * xp.sin(w * t)
+    drive = size * xp.stack([xp.cos(turn * t), xp.sin(turn * t)])
     spring = _spring * (q[2:] - q[:2])
     return xp.concatenate([drive + spring, -spring])
 
@@ -45,7 +46,7 @@ def _simulated(drive, change, tol):
             *(body, 0.0, _t1, (jnp.zeros(5), jnp.zeros(5))),
             args=drive,
             stepsize_controller=diffrax.PIDController(rtol=tol, atol=tol),
-            max_events=8,
+            max_events=32,
         )
         return jnp.concatenate([jnp.delete(x, 2) for x in sol.x1]), sol.events.count
 
@@ -77,8 +78,9 @@ def _regularised(drive):
 def test_slides_that_begin_slowly():
     # Where slip is slow its direction follows from forces, at once. Explicit solvers
     # had to resolve that; at loose tolerances they kept it from growing, at no notice.
-    change = np.array([1.0, -0.5])
-    for drive in np.array([[-0.5, 4.0], [2.0, 2.0], [4.0, 5.0]]):
+    change = np.array([1.0, 0.0, -0.5, 0.0, 0.0])
+    for turn, growth in [(-0.5, 4.0), (2.0, 2.0), (4.0, 5.0)]:
+        drive = np.array([turn, 3.0, growth, 0.0, 1.0])
         sliding = _regularised(drive)
         slopes = slope_along(_regularised, drive, change, 1e-3)
         for tol in (1e-5, 1e-6, 1e-8):
@@ -86,3 +88,19 @@ def test_slides_that_begin_slowly():
             assert count >= 2
             np.testing.assert_allclose(x, sliding, rtol=0, atol=10 * tol)
             np.testing.assert_allclose(dx, slopes, rtol=0, atol=4 * tol**0.75)
+
+
+def test_creep():
+    # The drive swings about friction, by a hundredth of it or less. What slips slowly
+    # also slowed down without an end, or none that it should have had.
+    grip = _friction * _g
+    change = np.array([0.3, 0.0, 0.0, 0.001 * grip, 0.5])
+    for turn, swing, w in [(1.0, 0.001, 6.0), (1.0, 0.003, 9.0), (2.0, 0.01, 6.0)]:
+        drive = np.array([turn, grip, 0.0, swing * grip, w])
+        creeping = _regularised(drive)
+        slopes = slope_along(_regularised, drive, change, 1e-3)
+        for tol in (1e-5, 1e-6, 1e-7):
+            x, dx, count = _simulated(drive, change, tol)
+            assert count >= 3
+            np.testing.assert_allclose(x, creeping, rtol=0, atol=10 * tol)
+            np.testing.assert_allclose(dx, slopes, rtol=0, atol=0.2 * tol**0.5)

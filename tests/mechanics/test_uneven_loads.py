@@ -12,6 +12,7 @@ from scipy.optimize import minimize, root_scalar
 
 
 _g, _height, _t1 = 9.81, 0.01, 3.0
+_upright = np.array([0, 0, _height, 1, 0, 0, 0])
 _departs = 2
 
 
@@ -26,18 +27,21 @@ class _Pulled(eqx.Module):
         return self.effort(t, q, v, None) + pull * along  # pyright: ignore
 
 
+def _body(feet, mu):
+    body = body_on_plane(feet, inertia=[0.1] * 3, friction=mu, rest_speed=1e-5)
+    return eqx.tree_at(lambda b: b.effort, body, _Pulled(body.effort))
+
+
 @jax.jit
 def _run(feet, mu, pull, growth, swing, change):
     """The last velocity, its derivative by what pulls, and the events."""
 
     def final(growth, swing):
-        body = body_on_plane(feet, inertia=[0.1] * 3, friction=mu, rest_speed=1e-5)
-        body = eqx.tree_at(lambda b: b.effort, body, _Pulled(body.effort))
         sol = hj.simulate(
-            body,
+            _body(feet, mu),
             0.0,
             _t1,
-            (jnp.array([0, 0, _height, 1, 0, 0, 0]), jnp.zeros(6)),
+            (_upright, jnp.zeros(6)),
             jnp.full(feet.shape[0], int(ContactMode.STICKING)),
             args=(pull, growth, swing),
             stepsize_controller=diffrax.PIDController(rtol=1e-7, atol=1e-7),
@@ -80,6 +84,30 @@ def test_through_the_centre():
         assert _off(v[:2], growth * left**2 / 2 * pull[:2]) < 1e-4
         assert _off(dv[:2], (left**2 / 2 + left * grip / growth) * pull[:2]) < 1e-4
         assert _off(v[2:], 0) < 1e-4
+
+
+def test_all_begin_to_slip():
+    # The pull is hardly more than friction, and feet hardly move, somehow. They go
+    # along; that one goes back, and the body turns, is no solution.
+    @jax.jit
+    def accelerations(feet, mu, pull, growth, t, vs):
+        slipping = jnp.full(3, int(ContactMode.SLIPPING))
+        flow = lambda v: _body(feet, mu).flow(
+            t, (_upright, v), slipping, (pull, growth, 0.0)
+        )
+        return jax.vmap(flow)(vs)[1]
+
+    rng = np.random.default_rng(1)
+    feet, mu, pull, size = next(_bodies(1))
+    grip = mu * _g
+    growth = float(size * grip / _t1)
+    for late in (1e-4, 1e-3, 5e-3):
+        for off in (1e-8, 1e-7, 1e-6):
+            vs = np.zeros((400, 6))
+            vs[:, [0, 1, 5]] = off * rng.normal(size=(400, 3))
+            vs[:, :2] += growth * late**2 / 2 * pull[:2]
+            given = feet, mu, pull, growth, grip / growth + late, vs
+            assert _off(accelerations(*given)[:, 5], 0) < 1e-2
 
 
 def _after_half_a_swing(force, grip):

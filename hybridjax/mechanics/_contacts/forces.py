@@ -19,7 +19,9 @@ def active_in(system, p: Point, mode) -> Active:
     if in_space(p.c.shape[0], n):
         u, free, friction = unit(p.velocity[n:], n), slips(mode), system.friction
         active = Active(closed, sticks, u)
-        found, _ = slipping_directions(p.W, p.c, active, free, friction)
+        slow, _ = onset_speeds(system, p)
+        slips_so = norm(p.velocity[n:], n) > slow
+        found, _ = slipping_directions(p.W, p.c, active, free, friction, slips_so)
         active = turning(p.W, p.c, found, u, free, friction, give(p.c.dtype))
         return _turned_to_slips(system, p, active, u, free)
     back = (mode == ContactMode.BACKWARD) | (mode == ContactMode.SLIPPING_BACKWARD)

@@ -14,6 +14,7 @@ from .complementarity import (
     posedness,
 )
 from .contact_mode import ContactMode
+from .creep import creeps, creeps_on
 from .forces import accelerations, correcting, forces_of
 from .kinematics import little, onset_speeds, Point, slick, stop_speed
 from .slipping_directions import slips_onward
@@ -79,9 +80,12 @@ def watched_values(system, p: Point, active: Active, mode):
         )
         ends = jnp.where(may_slip, cone, UNWATCHED)
         ends = jnp.where(mode == ContactMode.SLIDING, slip - stop, ends)
-        ends = jnp.where(slipping, onward, ends)
+        slips_on = creeps_on(system, p, active, forces, onward)
+        ends = jnp.where(slipping, slips_on, ends)
         _, slides_at = onset_speeds(system, p)
         departs = jnp.where(slipping, slides_at - slip, UNWATCHED)
+        slow = creeps(system, p, active, forces)
+        departs = jnp.where(mode == ContactMode.SLIDING, slow, departs)
         ends, departs = (jnp.where(watched, g, UNWATCHED) for g in (ends, departs))
         ends = jnp.where(active.closed, ends, turns)
         return alone(jnp.concatenate([normal, ends, departs]), solvable)

@@ -18,13 +18,14 @@ from .tangential import along, norm, of_contacts, unit
 
 
 def slipping_directions(
-    W, c, active: Active, free, friction
+    W, c, active: Active, free, friction, slips_so=False
 ) -> tuple[Active, Float[Array, " n"]]:
     """`active` with directions of the contacts `free` in which they slip from rest, or
     would slip if others gave way; and how fast they do, as `slips_onward`.
 
-    Those whose direction is zero, and so their friction, keep that. Only in space. They
-    have no derivative: that is `turning`, with what they `give`.
+    Those whose direction is zero, and so their friction, keep that. The search begins
+    with the directions of those that have a slip, `slips_so`. Only in space. They have
+    no derivative: that is `turning`, with what they `give`.
     """
     W, c, active, friction = stop_gradient((W, c, active, friction))
     n = friction.shape[0]
@@ -34,10 +35,10 @@ def slipping_directions(
 
     def step(carry):
         i, u, kappa, *_ = carry
-        # At first, where the forces push that it would take to stick. One that pulls
-        # goes where it would without friction.
-        rubs = jnp.where(of_contacts((kappa > 0) | ~free, 2 * n), u, 0)
-        at_u = Active(closed, stick | (free & (i == 0)), u)
+        # At first, where the forces push that it would take to stick, if it has no slip
+        # that is near the root. One that pulls goes where it would without friction.
+        rubs = jnp.where(of_contacts((kappa > 0) | ~free | slips_so, 2 * n), u, 0)
+        at_u = Active(closed, stick | (free & ~slips_so & (i == 0)), u)
         active = eqx.tree_at(lambda a: a.direction, at_u, rubs)
         z, forces, moves, inverse = aims(W, c, active, friction, kappa, little)
         # A slip against its direction is taken for none. So the equations stay regular,
@@ -52,7 +53,14 @@ def slipping_directions(
         press = friction * forces[:n]
         presses = free & (press > 0)
         kappa = jnp.where(presses, press / (jnp.where(presses, press, 1) + slip), 0)
-        return i + 1, new, kappa, onward, largest(norm(new - u, n))
+        change = largest(norm(new - u, n))
+        # Where one accelerates against its direction, and fast, it is another root.
+        back = presses & ~slips_so & (along(new, moves[n:] / w, n) < -press / 4)
+        back = back & (i < _STEPS - _LAST)
+        new = jnp.where(of_contacts(back, 2 * n), -new, new)
+        kappa = jnp.where(back, 0, kappa)
+        change = jnp.where(back.any(), jnp.inf, change)
+        return i + 1, new, kappa, onward, change
 
     def going_on(carry):
         i, *_, change = carry
@@ -99,5 +107,6 @@ def _slack(W, c, active: Active, friction, forces, inverse):
     return free - held * (free + spring / 2)
 
 
-# Where several are held, each for another reason, it takes twenty or thirty.
-_STEPS = 48
+# Where several are held, each for another reason, it takes twenty or thirty; and more
+# where all are about to move. The last ones do not turn back.
+_STEPS, _LAST = 96, 8

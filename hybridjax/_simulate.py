@@ -142,14 +142,19 @@ def simulate(
         Several events in one instant: Council, Revzen, Burden, Figure 2; Pace, Burden,
         Equation (40). Parameters: Corner, Sandu, Sandu, Equations (21), (23), (26).
     """
+    given = stepsize_controller
+    controller_in = lambda dtype: default_controller(dtype) if given is None else given
     begin = start(
-        system, t0, x0, mode0, args, t_name="t0", x_name="x0", mode_name="mode0"
+        *(system, t0, x0, mode0, args),
+        t_name="t0",
+        x_name="x0",
+        mode_name="mode0",
+        atol=lambda dtype: tolerance("atol", controller_in(dtype)),
     )
     dtype = begin.t.dtype
     end = as_time(t1, dtype, "t1")
     check_saveat(saveat)
-    if stepsize_controller is None:
-        stepsize_controller = default_controller(dtype)
+    stepsize_controller = controller_in(dtype)
     check_method(solver, stepsize_controller)
     _check_event_method(event_method, begin.system)
     _check_terminal_event(terminal_event)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from .._jax.tracing import as_array
 from .automaton import HybridAutomaton, ModalState, state_range, target_name
 from .inner import start_of
+from .rest import at_tolerance
 from .system import AbstractHybridSystem
 
 
@@ -35,8 +36,20 @@ class Start(eqx.Module):
         return matrix[rows, columns]
 
 
-def start(system, t, x, mode, args, *, t_name="t", x_name="x", mode_name="mode"):
-    """Checks and converts; `mode` may be `None` where the system can tell it.
+def start(
+    system,
+    t,
+    x,
+    mode,
+    args,
+    *,
+    t_name="t",
+    x_name="x",
+    mode_name="mode",
+    atol=lambda dtype: None,
+):
+    """Checks and converts; `mode` may be `None` where the system can tell it. Which it
+    is may depend on the absolute tolerance, `atol`, for the state's dtype.
 
     **Raises:**
 
@@ -53,7 +66,8 @@ def start(system, t, x, mode, args, *, t_name="t", x_name="x", mode_name="mode")
         raise ValueError(f"Argument `{x_name}` must have at least one array.")
     dtype = jnp.result_type(*jtu.tree_leaves(x))
     t = as_time(t, dtype, t_name)
-    x, mode = start_of(system, t, x, mode, args, mode_name)
+    exact = at_tolerance(system, atol(dtype))
+    x, mode = start_of(exact, t, x, mode, args, mode_name)
     mode = jtu.tree_map(lambda leaf: _mode_leaf(leaf, mode_name), mode)
     return Start(system, t, x, mode)
 

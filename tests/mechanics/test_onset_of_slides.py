@@ -16,7 +16,7 @@ from ..helpers import slope_along
 _g, _friction, _spring, _t1 = 9.81, 0.5, 4.0, 1.5
 
 
-def _pulls(xp, t, q, turn, force, growth, swing, w):
+def _pulls(xp, t, q, turn, force, growth, swing, w, _):
     """On a mass on a plane, and on another one, that is pulled along by a spring."""
     size = force + growth * t + swing * xp.sin(w * t)
     drive = size * xp.stack([xp.cos(turn * t), xp.sin(turn * t)])
@@ -43,7 +43,7 @@ def _simulated(drive, change, tol):
 
     def final(drive):
         sol = hj.simulate(
-            *(body, 0.0, _t1, (jnp.zeros(5), jnp.zeros(5))),
+            *(body, 0.0, _t1, (jnp.zeros(5), drive[-1] * jnp.eye(5)[0])),
             args=drive,
             stepsize_controller=diffrax.PIDController(rtol=tol, atol=tol),
             max_events=32,
@@ -72,15 +72,15 @@ def _regularised(drive):
         return slopes
 
     stiff: Any = dict(method="Radau", jac=slopes, rtol=1e-10, atol=1e-13)
-    return solve_ivp(flow, (0, _t1), np.zeros(8), **stiff).y[:, -1]
+    return solve_ivp(flow, (0, _t1), drive[-1] * np.eye(8)[4], **stiff).y[:, -1]
 
 
 def test_slides_that_begin_slowly():
     # Where slip is slow its direction follows from forces, at once. Explicit solvers
     # had to resolve that; at loose tolerances they kept it from growing, at no notice.
-    change = np.array([1.0, 0.0, -0.5, 0.0, 0.0])
+    change = np.array([1.0, 0.0, -0.5, 0.0, 0.0, 0.0])
     for turn, growth in [(-0.5, 4.0), (2.0, 2.0), (4.0, 5.0)]:
-        drive = np.array([turn, 3.0, growth, 0.0, 1.0])
+        drive = np.array([turn, 3.0, growth, 0.0, 1.0, 0.0])
         sliding = _regularised(drive)
         slopes = slope_along(_regularised, drive, change, 1e-3)
         for tol in (1e-5, 1e-6, 1e-8):
@@ -91,12 +91,13 @@ def test_slides_that_begin_slowly():
 
 
 def test_creep():
-    # The drive swings about friction, by a hundredth of it or less. What slips slowly
-    # also slowed down without an end, or none that it should have had.
+    # The drive swings about friction, by a hundredth of it or less. What slips slowly,
+    # later or from the start, went on where it slows down.
     grip = _friction * _g
-    change = np.array([0.3, 0.0, 0.0, 0.001 * grip, 0.5])
-    for turn, swing, w in [(1.0, 0.001, 6.0), (1.0, 0.003, 9.0), (2.0, 0.01, 6.0)]:
-        drive = np.array([turn, grip, 0.0, swing * grip, w])
+    drives = [(1, 0.001, 6, 0), (1, 0.003, 9, 0), (2, 0.01, 6, 0), (1, -0.001, 6, 1e-3)]
+    for turn, swing, w, speed in drives:
+        drive = np.array([turn, grip, 0.0, swing * grip, w, speed])
+        change = np.array([0.3, 0.0, 0.0, 0.001 * grip, 0.5, speed])
         creeping = _regularised(drive)
         slopes = slope_along(_regularised, drive, change, 1e-3)
         for tol in (1e-5, 1e-6, 1e-7):

@@ -21,7 +21,7 @@ class ContactMode(enum.IntEnum):
     - `RISING`: free, with a gap that grows. Only if the system logs apexes.
     - `SLIPPING_FORWARD`, `SLIPPING_BACKWARD`: sliding, and departing from rest.
     - `SLIDING`, `SLIPPING`: what the modes of sliding and slipping are where contacts
-        have two tangential directions.
+        have two tangential directions. One that creeps is `SLIPPING`, too.
     - `JAMMED`: closed and sliding, but no contact forces agree with that (Painlevé's
         paradox). An impulse follows in the same instant: an impact without a collision.
 

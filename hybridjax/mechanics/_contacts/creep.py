@@ -3,10 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..._jax.branch import cond_any
+from ..._jax.reduce import any_of
+from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import Active
-from .forces import accelerations
-from .kinematics import onset_speeds, Point, stop_speed
+from .contact_mode import ContactMode
+from .forces import accelerations, active_in, forces_of
+from .kinematics import onset_speeds, Point, slick, stop_speed
 from .tangential import across, along, norm, of_contacts
 
 
@@ -33,6 +37,24 @@ def creeps_on(system, p: Point, active: Active, forces, onward) -> Float[Array, 
     rubs = _by_friction(system, p, forces)
     slowly = jnp.minimum(onward + rubs / 4, (speed / stop_speed(system, p) - 1) * rubs)
     return jnp.maximum(onward, slowly)
+
+
+def with_creep(system, p: Point, mode):
+    """The modes, with those of slides that creep already: their guards have no zero to
+    come."""
+    system, p = stop_gradient((system, p))
+    n = system.n_contacts
+    _, fast = onset_speeds(system, p)
+    slow = (mode == ContactMode.SLIDING) & (norm(p.velocity[n:], n) < fast)
+    slow = slow & ~slick(system)
+
+    def creep():
+        active = active_in(system, p, mode)
+        forces, _ = forces_of(system, p, active)
+        begins = slow & (creeps(system, p, active, forces) < 0)
+        return jnp.where(begins, int(ContactMode.SLIPPING), mode)
+
+    return cond_any(any_of(slow), creep, lambda: mode)
 
 
 def _by_friction(system, p: Point, forces):

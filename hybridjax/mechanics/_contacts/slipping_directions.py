@@ -18,7 +18,7 @@ from .tangential import along, norm, of_contacts, unit
 
 
 def slipping_directions(
-    W, c, active: Active, free, friction, slips_so=False
+    W, c, active: Active, free, friction, slips_so=None
 ) -> tuple[Active, Float[Array, " n"]]:
     """`active` with directions of the contacts `free` in which they slip from rest, or
     would slip if others gave way; and how fast they do, as `slips_onward`.
@@ -31,6 +31,7 @@ def slipping_directions(
     n = friction.shape[0]
     closed, stick, u = active.closed, active.stick, active.direction
     free = turns(active, free)
+    slips_so = jnp.zeros_like(free) if slips_so is None else slips_so
     tol, little, w = jnp.finfo(c.dtype).eps ** 0.375, give(c.dtype), own(W, n)
 
     def step(carry):

@@ -12,6 +12,7 @@ from .._dynamics.dot import dot
 from .._dynamics.multibody import drift_tolerance
 from .complementarity import Active, force_size
 from .contact_mode import ContactMode
+from .creep import with_creep
 from .dry_friction import with_dry
 from .forces import active_in, is_closed
 from .guards import watched_values
@@ -66,6 +67,7 @@ def _start_contacts(system, t, x, mode, args):
     normal = p.velocity[:n]
     slip = p.velocity[n:] if system.tangents is not None else jnp.zeros_like(normal)
     slip_speed = norm(slip, n)
+    spatial = in_space(p.c.shape[0], n)
     none = jnp.zeros((n,), bool)
     closed, stick = none, none  # by the given mode
     if mode is None:
@@ -85,12 +87,12 @@ def _start_contacts(system, t, x, mode, args):
         may_be_off = tol
         of_mode = [none] * 5
     else:
+        mode = with_creep(system, p, mode) if spatial else mode
         guess = active_in(system, p, mode)
         closed, stick = guess.closed, guess.stick
         wrong = jnp.where(stick, slip_speed, -along(guess.direction, slip, n))
         of_space = (mode == ContactMode.SLIDING) | (mode == ContactMode.SLIPPING)
         of_plane = closed & ~stick & ~of_space
-        spatial = in_space(p.c.shape[0], n)
         rubs = closed & ~slick(system)
         # The forces may jump with what drives them, from one simulation to the next:
         # then contacts open, or slip. Their guards do not fire, as they may be rising.
@@ -107,6 +109,7 @@ def _start_contacts(system, t, x, mode, args):
         system, p, mode, guess, none, jnp.asarray(False), none, drifts=False
     )
     mode = jnp.where(changes, settled, mode)
+    mode = with_creep(system, p, mode) if spatial else mode
     # Those of the given mode begin on their surface, and at rest, also where they open.
     begins = Active(
         closed | is_closed(mode),

@@ -5,12 +5,11 @@ import jax.numpy as jnp
 
 from ..._jax.branch import cond_any, where
 from ..._jax.division import divided
-from ..._jax.reduce import any_of
 from ..._jax.tracing import stop_gradient
 from .._dynamics.dot import dot
 from .complementarity import Active, are_redundant, friction_limit, held_rows
 from .contact_mode import ContactMode
-from .creep import creeps
+from .creep import with_creep
 from .forces import accelerations, active_in, forces_of, is_closed, slides
 from .impact import impact, rests_there, stopping
 from .kinematics import little, onset_speeds, Point, point, slick, stop_speed
@@ -34,13 +33,13 @@ def transition(system, t, x, mode, event, args):
     # In space, what slips and slows down comes to rest where it is slow; else it slides
     # from then on.
     slows_down = (kind == 1) & (before == ContactMode.SLIPPING)
-    ends = tangential
     if spatial:
-        speed = along(active.direction, p.velocity[n:], n)
-        slow = speed <= 1.5 * stop_speed(system, p)
+        forward = along(active.direction, p.velocity[n:], n)
+        # (Its guard is zero up to errors.)
+        slow = forward <= 1.5 * stop_speed(system, p)
+        slow = slow & (norm(p.velocity[n:], n) <= onset_speeds(system, p)[0])
         slows_down = slows_down & (here & slow).any()
-        ends = kind == 1
-    stops = (ends & slides(before)) | slows_down
+    stops = (slides(before) & ((kind == 1) if spatial else tangential)) | slows_down
     # What others have held at its surface, without a force: one that they hold no
     # longer, and those that they may not hold after this.
     waits = (mode == ContactMode.LIFTING) & rests_there(system, p, active.closed)
@@ -118,25 +117,10 @@ def transition(system, t, x, mode, event, args):
         rests = rests_there(system, at(p, rates(v)), is_closed(settled))
         rests = rests & (settled == ContactMode.FREE)
         settled = jnp.where(rests, int(ContactMode.LIFTING), settled)
-        slow = _creep(system, *stop_gradient((at(p, rates(v)), settled)))
-        settled = jnp.where(slow, int(ContactMode.SLIPPING), settled)
+        settled = with_creep(system, at(p, rates(v)), settled)
     mode = jnp.where(changes, settled, watch_on)
     lost = (jams & lost) | (hits & unsolved)
     return (q, v), jnp.where(lost, int(ContactMode.UNSOLVABLE), mode)
-
-
-def _creep(system, p: Point, mode):
-    """Slides that creep from the start."""
-    slides = (mode == ContactMode.SLIDING) & ~slick(system)
-    _, fast = onset_speeds(system, p)
-    slow = slides & (norm(p.velocity[system.n_contacts :], system.n_contacts) < fast)
-
-    def find():
-        active = active_in(system, p, mode)
-        forces, _ = forces_of(system, p, active)
-        return slow & (creeps(system, p, active, forces) < 0)
-
-    return cond_any(any_of(slow), find, lambda: jnp.zeros_like(slow))
 
 
 def _gained(system, p: Point, active: Active, here, after: Point, held, settled):

@@ -31,12 +31,13 @@ def creeps_on(system, p: Point, active: Active, forces, onward) -> Float[Array, 
     """Negative for slips, which go `onward`, or slow down: faster than what creeps, or
     until they are as slow as slides that end."""
     n = system.n_contacts
+    slow, fast = onset_speeds(system, p)
     # Not the length: where the slip passes zero aside, its friction is against the
     # direction in which it goes.
     speed = along(active.direction, p.velocity[n:], n)
     rubs = _by_friction(system, p, forces)
     slowly = jnp.minimum(onward + rubs / 4, (speed / stop_speed(system, p) - 1) * rubs)
-    return jnp.maximum(onward, slowly)
+    return jnp.where(fast > slow, jnp.maximum(onward, slowly), onward)
 
 
 def with_creep(system, p: Point, mode):

@@ -30,15 +30,16 @@ def transition(system, t, x, mode, event, args):
     lifts = (kind == 0) & is_closed(before)
     leaves_cone = tangential & (before == ContactMode.STICKING)
     active = active_in(system, p, mode)
-    # In space, what slips and slows down comes to rest where it is slow; else it slides
-    # from then on.
+    # In space, what slips and slows down comes to rest where it is slow, and does not
+    # creep; else it slides from then on.
     slows_down = (kind == 1) & (before == ContactMode.SLIPPING)
     if spatial:
         forward = along(active.direction, p.velocity[n:], n)
-        # (Its guard is zero up to errors.)
-        slow = forward <= 1.5 * stop_speed(system, p)
-        slow = slow & (norm(p.velocity[n:], n) <= onset_speeds(system, p)[0])
-        slows_down = slows_down & (here & slow).any()
+        slow, fast = onset_speeds(system, p)
+        # (That of its guard, up to errors.)
+        ends = (forward <= 1.5 * stop_speed(system, p)) | (fast <= slow)
+        ends = ends & (norm(p.velocity[n:], n) <= slow)
+        slows_down = slows_down & (here & ends).any()
     stops = (slides(before) & ((kind == 1) if spatial else tangential)) | slows_down
     # What others have held at its surface, without a force: one that they hold no
     # longer, and those that they may not hold after this.
